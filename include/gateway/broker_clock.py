@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 MAX_SKEW_S = 5.0  # more than clocks that are kept by NTP differ
 _TOGETHER_MS = 60_000  # brokers are compared with each other by what they said within so long
+_FRESH_MS = 10_000  # what a broker said counts alone for so long
 _SOON = dt.timedelta(seconds=1)
 _NONE = dt.timedelta()
 # goes on while the machine is suspended, as CLOCK_MONOTONIC does on macOS
@@ -39,6 +40,8 @@ class BrokerClock:
     again. A step of the machine's clock is noticed by a monotonic one, and changes nothing if brokers said what time it
     is. Otherwise a step ahead is followed, and after a step back the time goes on from where it was, until a broker has
     acknowledged a record.
+
+    Not thread-safe: it belongs to the event loop.
     """
 
     def __init__(
@@ -58,6 +61,16 @@ class BrokerClock:
             now = self._checked(now)
         self._latest = now
         return now
+
+    def latest(self) -> dt.datetime:
+        """Return the time with which versions are compared.
+
+        That is `now`, or the machine's time if that is later and no broker has said anything for ten seconds. Events
+        that are refused cause no acknowledgement, so a gateway that went by the wrong one alone would never notice.
+        """
+        now, machine = self.now(), self._clock.now()
+        is_fresh = any(one.seen_at > self._elapsed_ms() - _FRESH_MS for one in self._bounds.values())
+        return now if is_fresh else max(now, machine)
 
     def appended(self, partition: Partition, accepted_at_ms: int, appended_ms: int) -> None:
         """Compare: a broker appended a record between the time when this clock accepted it, and the present.
@@ -83,34 +96,37 @@ class BrokerClock:
     def ahead_s(self) -> float | None:
         """Seconds by which the machine's clock is ahead of the brokers', at least; negative behind, None if unknown.
 
-        If the brokers' clocks differ, the one counts that is closest to the machine's.
+        If the brokers' clocks differ, the one counts that differs most from the machine's.
         """
-        ahead_ms = self._ahead_ms()
-        return None if ahead_ms is None else ahead_ms / 1000
+        furthest = max(self._ahead_ms().items(), key=lambda each: abs(each[1]), default=None)
+        return None if furthest is None else furthest[1] / 1000
 
     @property
     def problem(self) -> str | None:
         """A message with the difference and the remedy while the clocks differ, else None."""
+        by_partition = self._ahead_ms()
         ahead_s = self.ahead_s
         if ahead_s is None or abs(ahead_s) <= MAX_SKEW_S:
             return None
-        return (
-            f"the clock of this machine is {abs(ahead_s):,.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the "
-            "brokers': events are accepted with the brokers' time; correct the clock that is wrong, see "
-            "docs/runbooks/clock.md"
-        )
+        differs = f"the clock of this machine is {abs(ahead_s):,.0f} s {'ahead of' if ahead_s > 0 else 'behind'}"
+        remedy = "correct the clock that is wrong, see docs/runbooks/clock.md"
+        if self._correction:
+            return f"{differs} the brokers': events are accepted with the brokers' time; {remedy}"
+        topic, partition = max(by_partition, key=lambda each: abs(by_partition[each]))
+        return f"{differs} that of the broker that leads {topic}/{partition}, and agrees with others; {remedy}"
 
     def _checked(self, now: dt.datetime) -> dt.datetime:
         """Return the time after a step of the machine's clock, or after a second without a call."""
         if self._bounds:
             self._correct()
-        elif now < self._latest:
-            log.warning("the clock of this machine was set back by %s", self._latest - now)
-            self._correction += self._latest - now
+        else:
+            if now < self._latest:
+                log.warning("the clock of this machine was set back by %s", self._latest - now)
+            self._correction = max(_NONE, self._latest - self._clock.now())
         return self._clock.now() + self._correction
 
     def _correct(self) -> None:
-        ahead_ms = self._ahead_ms() or 0
+        ahead_ms = min(self._ahead_ms().values(), key=abs, default=0)
         correction = dt.timedelta(milliseconds=-ahead_ms) if abs(ahead_ms) > MAX_SKEW_S * 1000 else _NONE
         if bool(correction) != bool(self._correction):
             log.warning("%s", self.problem or "the clock of this machine agrees with the brokers' again")
@@ -118,14 +134,12 @@ class BrokerClock:
             self._correction = correction
             self._latest = self._clock.now() + correction
 
-    def _ahead_ms(self) -> float | None:
-        if not self._bounds:
-            return None
-        newest = max(one.seen_at for one in self._bounds.values())
+    def _ahead_ms(self) -> dict[Partition, float]:
+        """Return the milliseconds by which the machine is ahead of each broker that said its time lately."""
+        newest = max((one.seen_at for one in self._bounds.values()), default=0)
         here = epoch_ms(self._clock.now()) - self._elapsed_ms()
-        found = [
-            max(here - one.most, 0) or min(here - one.least, 0)
-            for one in self._bounds.values()
+        return {
+            partition: max(here - one.most, 0) or min(here - one.least, 0)
+            for partition, one in self._bounds.items()
             if one.seen_at > newest - _TOGETHER_MS
-        ]
-        return min(found, key=abs)
+        }

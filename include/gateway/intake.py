@@ -9,11 +9,12 @@ from typing import Literal
 
 import msgspec
 
-from include.clock import Clock, epoch_ms, instant_of, rfc3339
+from include.clock import epoch_ms, instant_of, rfc3339
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID, IDEMPOTENCY_KEY, TRACEPARENT
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, has_more, hidden_violations, parse_timestamp, violations
 from include.contracts.versions import GATEWAY_MARGIN, dated_ahead
+from include.gateway.broker_clock import BrokerClock
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.event_ids import row_event_id
@@ -151,7 +152,7 @@ class Intake:
         store: FallbackStore,
         circuit: Circuit,
         supervisor: Supervisor,
-        clock: Clock,
+        clock: BrokerClock,
         counters: Counters,
         home: HomeCluster,
     ) -> None:
@@ -189,7 +190,7 @@ class Intake:
         text = value[topic.version_field]
         # hot path: a text that sorts before the present one is earlier or of the same second, and not ahead
         if text > accepted.text if text[-1] == "Z" else text[:19] > self._present.text_at(accepted, text[-6:]):
-            ahead = _ahead(topic, text, accepted)
+            ahead = _ahead(topic, text, self._clock.latest())
             if ahead is not None:
                 return Rejected(400, f"the event breaks the contract of {topic.name}", (ahead,))
         try:
@@ -368,9 +369,9 @@ class Intake:
         return NotKept(record.event_id, rule.why)
 
 
-def _ahead(topic: Topic, text: str, accepted: Accepted) -> Violation | None:
+def _ahead(topic: Topic, text: str, now: dt.datetime) -> Violation | None:
     """Return the violation of a version that is too late for the gateway's clock, as readers would find it."""
-    time = instant_of(accepted.at_ms * 1000)
+    time = instant_of(epoch_ms(now) * 1000)
     place, version_at = f"/{topic.version_field}", parse_timestamp(text)
     return dated_ahead(topic, place, text, version_at, time, "the gateway's clock", GATEWAY_MARGIN)
 

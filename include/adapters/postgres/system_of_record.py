@@ -96,6 +96,7 @@ class PostgresSystemOfRecord:
         self, topic: Topic, change: str, parameters: Mapping[str, object], key: ChangeKey | None
     ) -> Saved | None:
         statement = query(_STATEMENTS[topic.name][change], self._database.pipeline)
+        now = self._clock.now()  # in the event loop: the gateway's clock is not thread-safe
 
         def plain(cursor: Cursor) -> Saved | None:
             cursor.execute(statement, parameters)
@@ -103,7 +104,7 @@ class PostgresSystemOfRecord:
             if row is None:
                 return None
             saved = _saved(topic, change, row)
-            require_not_ahead(topic, saved.modified_at, self._clock.now())
+            require_not_ahead(topic, saved.modified_at, now)
             return saved
 
         def once(cursor: Cursor) -> Saved | None:

@@ -25,6 +25,7 @@ from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.validation import MAX_DIGITS, MAX_NAME_LENGTH, suspicious
 from include.gateway.answer import Fault
+from include.gateway.broker_clock import BrokerClock
 from include.gateway.intake import Intake, Rejected
 from include.gateway.payload import decode as decode_body
 from include.settings import GatewayLimits
@@ -302,7 +303,7 @@ def admitted(topic, body):
         value = decode_body(body, GatewayLimits())
     except Fault:
         return None
-    intake = Intake(None, None, None, None, SystemClock(), None, None)
+    intake = Intake(None, None, None, None, BrokerClock(SystemClock()), None, None)
     record = intake.admit(topic, value, "e-1", plain=not suspicious(body))
     return None if isinstance(record, Rejected) else record
 

@@ -22,6 +22,7 @@ from include.contracts.definition_file import load_definition
 from include.contracts.reject import Reject
 from include.contracts.site import BOARD
 from include.errors import ContractMismatch
+from include.gateway.broker_clock import BrokerClock
 from include.gateway.intake import Intake, Rejected, accepted_at
 from spark_jobs.archive.rows import DatedRows, VersionRows
 from spark_jobs.batch.raw_columns import RawColumns
@@ -232,7 +233,7 @@ def test_what_the_gateway_accepts_no_reader_rejects_though_the_brokers_clock_is_
     text = at.astimezone(zone).isoformat(timespec=digits).replace("+00:00", "Z")
     text = text.lower() if lower else text
     clock = FixedClock(EPOCH + dt.timedelta(microseconds=now_us))
-    intake = Intake(None, None, None, None, clock, None, None)
+    intake = Intake(None, None, None, None, BrokerClock(clock), None, None)
     admitted = intake.admit(BOARD, board(1, modifiedAt=text), "e-1")
     accepted = accepted_at(clock.now())
     if isinstance(admitted, Rejected):

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from include.adapters.kafka.producer import KafkaProducer
+from include.gateway.broker_clock import BrokerClock
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.drain import Drain
@@ -64,7 +65,15 @@ class Gateway:
         self.producer = KafkaProducer(KafkaConnection(brokers.bootstrap_servers), DEADLINE_S)
         self.supervisor = Supervisor(self.producer, self.circuit, self.counters, self.stops.append)
         home = HomeCluster(self.producer, self.circuit, self.supervisor)
-        parts = (self.producer, self.store, self.circuit, self.supervisor, FixedClock(), self.counters, home)
+        parts = (
+            self.producer,
+            self.store,
+            self.circuit,
+            self.supervisor,
+            BrokerClock(FixedClock()),
+            self.counters,
+            home,
+        )
         self.intake, self.drain = Intake(*parts), Drain(*parts)
 
     def on_client_failure(self, failure: Failure) -> None:

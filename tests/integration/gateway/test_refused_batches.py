@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from include.adapters.kafka.producer import KafkaProducer
 from include.contracts.headers import EVENT_ID
+from include.gateway.broker_clock import BrokerClock
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.drain import Drain
@@ -46,7 +47,7 @@ async def running(broker, folder):
     counters, circuit = Counters(), Circuit(5)
     supervisor = Supervisor(producer, circuit, counters, lambda kind: None)
     home = HomeCluster(producer, circuit, supervisor)
-    parts = (producer, store, circuit, supervisor, FixedClock(), counters, home)
+    parts = (producer, store, circuit, supervisor, BrokerClock(FixedClock()), counters, home)
     store.open()
     producer.start(lambda failure: None)
     try:

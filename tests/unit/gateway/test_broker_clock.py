@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.clock import epoch_ms
+from include.clock import epoch_ms, rfc3339
 from include.contracts.headers import ACCEPTED_AT
 from include.contracts.site import BOARD
 from include.gateway.broker_clock import MAX_SKEW_S, BrokerClock
+from include.gateway.intake import Intake, Rejected
 from tests.fakes.events import board
 from tests.fakes.gateway import FixedClock
 from tests.fakes.harness import FakeGateway, over_http
@@ -28,7 +29,8 @@ class World:
         self.machine = FixedClock(TRUE)
         self.machine.advance(wrong_s)
         self.broker_wrong_s = {0: 0.0, 1: 0.0}
-        self.clock = BrokerClock(self.machine, lambda: round(self.elapsed_s * 1000))
+        self.wrong_elapsed_s = 0.0
+        self.clock = BrokerClock(self.machine, lambda: round((self.elapsed_s + self.wrong_elapsed_s) * 1000))
 
     @property
     def true(self):
@@ -105,13 +107,61 @@ def test_an_acknowledgement_that_comes_late_is_no_wrong_clock():
     assert (world.clock.ahead_s, world.error_s) == (0, 0)
 
 
-def test_one_broker_whose_clock_is_wrong_changes_nothing_while_another_agrees():
+def test_one_broker_whose_clock_is_wrong_changes_nothing_while_another_agrees_and_is_told():
     world = World()
-    world.broker_wrong_s[1] = DAY_S
-    for partition in (0, 1, 1, 0, 1):
+    world.broker_wrong_s[1] = -600.0
+    world.send(0)
+    for partition in (1, 1, 0, 1):
         world.send(partition)
-        assert abs(world.error_s) <= MAX_SKEW_S if partition == 0 or world.clock.ahead_s == 0 else True
+        assert abs(world.error_s) <= MAX_SKEW_S
+    assert world.clock.ahead_s == pytest.approx(600, abs=0.01)
+    assert "600 s ahead of that of the broker that leads board/1, and agrees with others" in world.clock.problem
+    world.broker_wrong_s[1] = 0.0
+    world.send(1)
     assert (world.clock.ahead_s, world.clock.problem) == (0, None)
+
+
+def outcome(world, number):
+    """What a client gets for an event with a version of a second ago; it is appended if it is accepted."""
+    intake = Intake(None, None, None, None, world.clock, None, None)
+    text = rfc3339(world.true - dt.timedelta(seconds=1))
+    admitted = intake.admit(BOARD, board(number, createdAt=text, modifiedAt=text), f"e-{number}")
+    if isinstance(admitted, Rejected):
+        return admitted.status
+    for partition in world.broker_wrong_s:
+        world.send(partition, accepted_at_ms=admitted.accepted_at_ms)
+    return 201
+
+
+def test_a_gateway_that_followed_wrong_brokers_agrees_with_right_ones_again_though_it_refuses_what_is_right():
+    world = World()
+    world.send()
+    world.broker_wrong_s = dict.fromkeys(world.broker_wrong_s, -600.0)
+    assert outcome(world, 1) == 201  # and now the gateway goes by their time
+    assert outcome(world, 2) == 400
+    world.broker_wrong_s = dict.fromkeys(world.broker_wrong_s, 0.0)
+    world.wait(11)
+    assert [outcome(world, number) for number in range(3, 6)] == [201] * 3
+    assert (world.clock.ahead_s, world.clock.problem, world.error_s) == (0, None, 0)
+
+
+def test_a_machine_whose_clocks_stood_still_accepts_what_is_right_soon_after_its_clock_is_set():
+    world = World()
+    world.send()
+    world.wrong_elapsed_s -= 600.0  # suspended, and the monotonic clock did not go on
+    world.wait(600)
+    world.wait(11)
+    assert [outcome(world, number) for number in range(3)] == [201] * 3
+    assert world.error_s == pytest.approx(0, abs=0.01)
+
+
+def test_a_clock_that_is_set_back_and_right_again_before_a_broker_answers_is_followed():
+    world = World()
+    world.clock.now()
+    world.machine.advance(-3600)
+    assert world.error_s == pytest.approx(0)
+    world.machine.advance(3600)
+    assert world.error_s == pytest.approx(0)
 
 
 def test_the_newest_records_say_that_a_clock_is_behind_before_the_first_acknowledgement():
