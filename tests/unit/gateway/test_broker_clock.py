@@ -122,7 +122,7 @@ def test_one_broker_whose_clock_is_wrong_changes_nothing_while_another_agrees_an
 
 
 def outcome(world, number):
-    """What a client gets for an event with a version of a second ago; it is appended if it is accepted."""
+    """The status that a client gets for an event with a version of a second ago; it is appended if it is accepted."""
     intake = Intake(None, None, None, None, world.clock, None, None)
     text = rfc3339(world.true - dt.timedelta(seconds=1))
     admitted = intake.admit(BOARD, board(number, createdAt=text, modifiedAt=text), f"e-{number}")
