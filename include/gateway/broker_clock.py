@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 MAX_SKEW_S = 5.0  # more than clocks that are kept by NTP differ
 _TOGETHER_MS = 60_000  # brokers are compared with each other by what they said within so long
 _FRESH_MS = 10_000  # what a broker said counts alone for so long
+_UNKNOWN = dt.timedelta(days=1)  # a clock that no broker has confirmed may be behind by so much
 _SOON = dt.timedelta(seconds=1)
 _NONE = dt.timedelta()
 # goes on while the machine is suspended, as CLOCK_MONOTONIC does on macOS
@@ -63,12 +64,15 @@ class BrokerClock:
         return now
 
     def latest(self) -> dt.datetime:
-        """Return the time with which versions are compared.
+        """Return the latest time that it may be: versions are compared with it.
 
-        That is `now`, or the machine's time if that is later and no broker has said anything for ten seconds. Events
-        that are refused cause no acknowledgement, so a gateway that went by the wrong one alone would never notice.
+        That is `now` while brokers say the time. It is the machine's time if that is later and no broker has said
+        anything for ten seconds, and a day later if none ever has. Events that are refused cause no acknowledgement,
+        so a gateway whose clock is behind would never notice if it went by that clock alone.
         """
         now, machine = self.now(), self._clock.now()
+        if not self._bounds:
+            return now + _UNKNOWN
         is_fresh = any(one.seen_at > self._elapsed_ms() - _FRESH_MS for one in self._bounds.values())
         return now if is_fresh else max(now, machine)
 

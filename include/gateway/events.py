@@ -10,7 +10,7 @@ from include.gateway.event_ids import keyed_event_ids, new_event_id, new_event_i
 from include.gateway.idempotency import Attempted, Outcomes, fingerprint
 from include.gateway.intake import Kept, NotKept, Outcome, Rejected
 from include.gateway.limits import MAX_RECORD_BYTES
-from include.gateway.payload import decode
+from include.gateway.payload import decode, require_json
 from include.gateway.router import Call
 from include.gateway.services import Services
 
@@ -57,6 +57,7 @@ async def answer(services: Services, call: Call, body: bytes) -> Answer:
 
 async def _attempt(services: Services, call: Call, body: bytes, outcomes: Outcomes) -> Attempted:
     if len(body) > MAX_RECORD_BYTES and not _ARRAY.match(body):
+        require_json(body)
         remedy = "send a smaller event"
         raise fault(413, "", f"the event is larger than {MAX_RECORD_BYTES} bytes, more than Kafka takes", remedy)
     value = decode(body, services.limits)
@@ -96,10 +97,11 @@ async def _many(
             services.counters.answered_with_fault[result.status] += 1
         elif key is not None:
             outcomes[index] = encode(result)
+    is_partial = any(isinstance(outcome, NotKept) for outcome in accepted)
     status = statuses.pop() if len(statuses) == 1 else 207
-    headers = (JSON, RETRY_AFTER) if status == 503 else (JSON,)
+    headers = (JSON, RETRY_AFTER) if is_partial else (JSON,)
     whole = Answer(200 if status == 201 else status, encode({"results": results}), headers)
-    return Attempted(whole, is_final=not any(isinstance(outcome, NotKept) for outcome in accepted))
+    return Attempted(whole, is_final=not is_partial)
 
 
 def _event_ids(call: Call, body: bytes, count: int) -> list[str]:

@@ -190,7 +190,7 @@ class Intake:
         text = value[topic.version_field]
         # hot path: a text that sorts before the present one is earlier or of the same second, and not ahead
         if text > accepted.text if text[-1] == "Z" else text[:19] > self._present.text_at(accepted, text[-6:]):
-            ahead = _ahead(topic, text, self._clock.latest())
+            ahead = self._ahead(topic, text)
             if ahead is not None:
                 return Rejected(400, f"the event breaks the contract of {topic.name}", (ahead,))
         try:
@@ -202,6 +202,16 @@ class Intake:
             problem = Violation("", f"larger than {MAX_RECORD_BYTES} bytes", "send a smaller event")
             return Rejected(413, "the event is larger than Kafka takes", (problem,))
         return record
+
+    def _ahead(self, topic: Topic, text: str) -> Violation | None:
+        """Return the violation of a version that is too late for the gateway's clock, as readers would find it."""
+        place, version_at = f"/{topic.version_field}", parse_timestamp(text)
+        for now in (self._clock.latest(), self._clock.now()):  # refused for the one, with the other in the message
+            time = instant_of(epoch_ms(now) * 1000)
+            ahead = dated_ahead(topic, place, text, version_at, time, "the gateway's clock", GATEWAY_MARGIN)
+            if ahead is None:
+                break
+        return ahead
 
     def accepted(self) -> Accepted:
         """Return the current time in the form that records carry."""
@@ -367,13 +377,6 @@ class Intake:
         rule = TABLE[kind]
         self._counters.count_failure(kind, rule.action)
         return NotKept(record.event_id, rule.why)
-
-
-def _ahead(topic: Topic, text: str, now: dt.datetime) -> Violation | None:
-    """Return the violation of a version that is too late for the gateway's clock, as readers would find it."""
-    time = instant_of(epoch_ms(now) * 1000)
-    place, version_at = f"/{topic.version_field}", parse_timestamp(text)
-    return dated_ahead(topic, place, text, version_at, time, "the gateway's clock", GATEWAY_MARGIN)
 
 
 def _reason(outcome: Outcome) -> str:

@@ -32,8 +32,7 @@ def decode(body: bytes, limits: GatewayLimits) -> object:
     except RecursionError as exc:
         raise fault(400, "", "the JSON is nested too deeply", "send flatter values") from exc
     except ValueError as exc:
-        if other := encoding_violation(body):
-            raise Fault(400, other.problem, (other,)) from exc
+        require_json(body)
         unwanted = undecodable_violations(body)
         if unwanted:
             raise Fault(400, "characters that cannot be stored", unwanted) from exc
@@ -41,6 +40,12 @@ def decode(body: bytes, limits: GatewayLimits) -> object:
         reason = str(exc) if isinstance(exc, msgspec.MsgspecError) else "not UTF-8"
         remedy = "send one JSON value in UTF-8, without NaN, lone surrogates or numbers out of range"
         raise fault(400, "", f"not valid JSON: {reason}", remedy) from exc
+
+
+def require_json(body: bytes) -> None:
+    """Raise Fault 400 if the first bytes of a body say that it is something else than JSON in UTF-8."""
+    if other := encoding_violation(body):
+        raise Fault(400, other.problem, (other,))
 
 
 def iter_structure(text: bytes, piece_bytes: int = _PIECE_BYTES) -> Iterator[bytes]:

@@ -34,8 +34,9 @@ def _record_columns(definition: Definition) -> tuple[Column, ...]:
         else F.lit(None).cast("long").alias(f.name)
         for f in definition.output.fields
     ]
-    # a tombstone has no value, so its version is in a header
-    accepted = F.when(F.col("deleted"), _rfc3339(F.col("version_at"))).otherwise(F.col("accepted_text"))
+    # a tombstone has no value, so its version is in a header; as its text, which may be of a year before in UTC
+    without_text = F.when(F.col("deleted"), _rfc3339(F.col("version_at")))
+    accepted = F.coalesce(F.col("accepted_text"), without_text)
     value = F.to_json(F.struct(*fields), {"ignoreNullFields": "false"})
     key, of = definition.stream.key_column, definition.source_header
     headers = F.array(

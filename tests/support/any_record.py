@@ -116,8 +116,8 @@ TIMES = st.one_of(
 EDGE_NUMBERS = (0, -1, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 10**19, 10**20, 10**30)
 NUMBERS = st.one_of(st.integers(1, 30), st.sampled_from(EDGE_NUMBERS))
 EDGE_TEXTS = (
-    "", " ", "\0", "a\0b", "\ud800", "\udc00\ud800", "\ufffd", "\u2028", "\x7f", "\x85", "\t\r\n", "a\n", "'\"\\",
-    "\\N", "😀" * 64, "가" * 64, "가" * 65, "{}", "NULL", "%s %(day)s", "\u202e", "e\u0301",
+    "", " ", "\0", "a\0b", "\ud800", "\udc00\ud800", "\ud83d\\\ude00", "\ufffd", "\u2028", "\x7f", "\x85", "\t\r\n",
+    "a\n", "'\"\\", "\\N", "😀" * 64, "가" * 64, "가" * 65, "{}", "NULL", "%s %(day)s", "\u202e", "e\u0301",
 )  # fmt: skip
 TEXTS = st.one_of(st.text(max_size=12), st.sampled_from(EDGE_TEXTS))
 EDGE_DECIMALS = (
@@ -159,8 +159,9 @@ _NUMBERS = (
 )  # fmt: skip
 _OTHERS = (
     b"nul", b"tru", b"True", b"None", b"undefined", b"", b'"a\nb"', b'"\0"', b'"\t"', b'"\\q"', b'"\\u12"',
-    b'"\\ud800"', b'"\\ud83d\\ude00"', b'"\xff"', b'"\xed\xa0\x80"', b"'a'", b"[1,]", b"[,1]", b'{"a":1,}', b"[ 1 ]",
-    b'{"a": 1}', b"{}", b"[]", b"true", b"null", b"/* a */ 1", b"// a\n1", b"# a\n1", b'"Infinity"', b'"\\u0007"',
+    b'"\\ud800"', b'"\\ud83d\\ude00"', b'"\\ud83d\\\\\\ude00"', b'"\xff"', b'"\xed\xa0\x80"', b"'a'", b"[1,]", b"[,1]",
+    b'{"a":1,}', b"[ 1 ]", b'{"a": 1}', b"{}", b"[]", b"true", b"null", b"/* a */ 1", b"// a\n1", b"# a\n1",
+    b'"Infinity"', b'"\\u0007"',
 )  # fmt: skip
 _TOKENS = (*_NUMBERS, *_OTHERS)
 _DEPTHS = (30, 31, 32, 33, 500, 990, 1_000, 1_001, 5_000)

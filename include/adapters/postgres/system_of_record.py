@@ -17,7 +17,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import SessionLimits, open_connection
-from include.clock import Clock, SystemClock, rfc3339
+from include.clock import SystemClock, rfc3339
 from include.contracts.fields import snake_case
 from include.contracts.site import BOARD, BOARD_DETAIL_PIPELINE, MEMBER
 from include.contracts.topics import Topic
@@ -54,14 +54,19 @@ class PostgresSystemOfRecord:
     """Implements `ports.SystemOfRecord`: one transaction per change, committed before the call returns.
 
     `timeout_s` limits a statement, its wait for a lock, and a change's wait in the queue; connecting can take 5 s more.
-    Keys are kept for `key_window_s`. `clock` is the gateway's.
+    Keys are kept for `key_window_s`. `latest` returns the latest time
+    that the gateway's clock may be.
     """
 
     def __init__(
-        self, database: DatabaseSettings, timeout_s: float, key_window_s: float = 86_400.0, clock: Clock | None = None
+        self,
+        database: DatabaseSettings,
+        timeout_s: float,
+        key_window_s: float = 86_400.0,
+        latest: Callable[[], dt.datetime] | None = None,
     ) -> None:
         self._database = database
-        self._clock = clock or SystemClock()
+        self._latest = latest or SystemClock().now
         self._timeout_s = timeout_s
         self._key_window_s = key_window_s
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="system-of-record")
@@ -96,7 +101,7 @@ class PostgresSystemOfRecord:
         self, topic: Topic, change: str, parameters: Mapping[str, object], key: ChangeKey | None
     ) -> Saved | None:
         statement = query(_STATEMENTS[topic.name][change], self._database.pipeline)
-        now = self._clock.now()  # in the event loop: the gateway's clock is not thread-safe
+        latest = self._latest()  # in the event loop: the gateway's clock is not thread-safe
 
         def plain(cursor: Cursor) -> Saved | None:
             cursor.execute(statement, parameters)
@@ -104,7 +109,7 @@ class PostgresSystemOfRecord:
             if row is None:
                 return None
             saved = _saved(topic, change, row)
-            require_not_ahead(topic, saved.modified_at, now)
+            require_not_ahead(topic, saved.modified_at, latest)
             return saved
 
         def once(cursor: Cursor) -> Saved | None:

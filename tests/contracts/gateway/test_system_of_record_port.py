@@ -81,7 +81,8 @@ def test_a_database_whose_clock_is_ahead_changes_nothing(request, kind, topic, f
         rows = MemorySystemOfRecord(FixedClock())
     else:
         database = request.getfixturevalue("database")
-        rows = PostgresSystemOfRecord(database, 5, clock=FixedClock(SystemClock().now()))
+        clock = FixedClock(SystemClock().now())
+        rows = PostgresSystemOfRecord(database, 5, latest=clock.now)
     name = "nickname" if topic is MEMBER else "title"
     moved = {**fields, name: "moved"}
 
@@ -89,7 +90,7 @@ def test_a_database_whose_clock_is_ahead_changes_nothing(request, kind, topic, f
         if kind == "fake":
             rows.ahead = ahead
         else:
-            rows._clock.instant = SystemClock().now() - ahead
+            clock.instant = SystemClock().now() - ahead
 
     async def scenario(system_of_record):
         made = await system_of_record.create(topic, fields)

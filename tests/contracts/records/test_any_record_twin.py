@@ -205,6 +205,17 @@ def test_the_join_writes_records_that_keep_the_contract_with_the_same_values(spa
 MICROSECONDS = "2024-02-29T23:59:59.123456+14:00"
 
 
+@pytest.mark.parametrize("text", ["1970-01-01T00:00:00+14:00", MICROSECONDS, None])
+def test_a_deletion_has_the_same_version_for_readers_of_the_output(spark, text):
+    headers = [] if text is None else [(h.ACCEPTED_AT, text.encode())]
+    sent = AnyRecord(BOARD.name, b"7", None, headers)
+    decoded = decode(spark.createDataFrame(source([sent])[1]), BOARD, traced=True)
+    (written,) = to_records(joined(spark, decoded, PIPELINE), PIPELINE).toArrow().to_pylist()
+    pairs = [(each["key"], each["value"]) for each in written["headers"]]
+    record = AnyRecord(BOARD_DETAIL.name, written["key"], written["value"], pairs, sent.timestamp_ms + 3_600_000)
+    assert read_single(Message(record, 0), BOARD_DETAIL).version_at == read_single(Message(sent, 0), BOARD).version_at
+
+
 def times_of(topic):
     return [field.name for field in topic.fields if field.type == "timestamp"]
 

@@ -233,7 +233,9 @@ def test_what_the_gateway_accepts_no_reader_rejects_though_the_brokers_clock_is_
     text = at.astimezone(zone).isoformat(timespec=digits).replace("+00:00", "Z")
     text = text.lower() if lower else text
     clock = FixedClock(EPOCH + dt.timedelta(microseconds=now_us))
-    intake = Intake(None, None, None, None, BrokerClock(clock), None, None)
+    agreed = BrokerClock(clock, lambda: 0)
+    agreed.appended(("board", 0), epoch_ms(clock.now()), epoch_ms(clock.now()))
+    intake = Intake(None, None, None, None, agreed, None, None)
     admitted = intake.admit(BOARD, board(1, modifiedAt=text), "e-1")
     accepted = accepted_at(clock.now())
     if isinstance(admitted, Rejected):

@@ -82,6 +82,10 @@ POISON = {
     "object in an array": (b'[{"id":1}]', "not a JSON object"),
     "high surrogate": (json.dumps(board(1)).replace("\\ubcf8", "\\ud800").encode(), "lone surrogate"),
     "swapped surrogates": (json.dumps(board(1)).replace("\\ubcf8", "\\udc00\\ud800").encode(), "lone surrogate"),
+    "surrogates around a backslash": (
+        json.dumps(board(1)).replace("\\ubcf8", "\\ud83d\\\\\\ude00").encode(),
+        "lone surrogate",
+    ),
     "NUL": (json.dumps(board(1)).replace("\\ubcf8", "\\u0000").encode(), "/body: contains the NUL"),
     "time and a line's end": (encoded(board(1, createdAt=AT + "\n")), "/createdAt: not an RFC 3339 time"),
     "time and a carriage return": (encoded(board(1, createdAt=AT + "\r")), "/createdAt: not an RFC 3339 time"),

@@ -155,6 +155,22 @@ def test_a_machine_whose_clocks_stood_still_accepts_what_is_right_soon_after_its
     assert world.error_s == pytest.approx(0, abs=0.01)
 
 
+@pytest.mark.parametrize("newest_s", [None, -2 * 3600])
+def test_a_gateway_that_starts_with_its_clock_behind_and_finds_quiet_topics_accepts_what_is_right(newest_s):
+    world = World(-3600.0)
+    if newest_s is not None:
+        world.clock.not_before({("board", 0): epoch_ms(TRUE + dt.timedelta(seconds=newest_s))})
+    assert [outcome(world, number) for number in range(3)] == [201] * 3
+    assert world.clock.ahead_s == pytest.approx(-3600, abs=0.01)
+    assert world.error_s == pytest.approx(0, abs=0.01)
+
+
+def test_a_version_that_cannot_be_right_is_refused_before_any_broker_answers():
+    intake = Intake(None, None, None, None, World().clock, None, None)
+    admitted = intake.admit(BOARD, board(1, modifiedAt="2200-01-01T00:00:00Z"), "e-1")
+    assert "more than 290 s later than the gateway's clock, 2026-11-20T09:30:00.000Z" in admitted.details[0].problem
+
+
 def test_a_clock_that_is_set_back_and_right_again_before_a_broker_answers_is_followed():
     world = World()
     world.clock.now()
