@@ -18,6 +18,7 @@ from include.contracts.pipelines import PIPELINES
 from include.gateway import token_file
 from include.gateway.client import GatewayUnavailable
 from include.gateway.token_file import Entry, digest
+from include.integrity.gateway_stores import NotMissing, give_up_store
 from include.settings import DEFAULT_PIPELINE, Settings
 from tests.faults.plan import OF_THE_BROKER, OF_THE_FILE, Fault, Plan, Span
 from tests.servers import PostgresTestServer, wait_until
@@ -104,9 +105,12 @@ class Parts:
     def renew_store(self) -> None:
         """Give the gateway an empty store, while nothing waits in it: one that held more has room in its own file."""
         self.wait_until_drained()
+        former = self._fallback()["storeId"]
         self.gateway.terminate()
         assert self.disk.run(["rm", "-rf", self.gateway.environment["GATEWAY_FALLBACK_DIR"]]).wait() == 0
         self.gateway.start()
+        with contextlib.suppress(NotMissing):  # no certificate has asked for it
+            give_up_store(self.settings, former, "the proof has removed it, and nothing waited in it", "faults")
 
     def wait_until_healthy(self) -> None:
         """Wait until the gateway answers and sends to Kafka."""
