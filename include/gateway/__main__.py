@@ -105,7 +105,7 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     producer = KafkaProducer(settings.kafka.connection, gateway.delivery_timeout_s)
     store = SqliteFallbackStore(gateway.fallback_dir, clock, gateway.fallback_max_bytes)
     system_of_record = PostgresSystemOfRecord(
-        settings.database, gateway.delivery_timeout_s, gateway.idempotency_window_s, clock.latest
+        settings.database, clock, gateway.delivery_timeout_s, gateway.idempotency_window_s
     )
     keys = None if gateway.oidc is None else IssuerKeys(HttpIssuer(gateway.oidc), gateway.oidc.refresh_s)
     access_tokens = None if gateway.oidc is None or keys is None else AccessTokens(gateway.oidc, keys)

@@ -17,9 +17,11 @@ from include.gateway.ports import Partition
 log = logging.getLogger(__name__)
 
 MAX_SKEW_S = 5.0  # more than clocks that are kept by NTP differ
+_LOOSE_MS = 1_000
 _TOGETHER_MS = 60_000  # brokers are compared with each other by what they said within so long
 _FRESH_MS = 10_000  # what a broker said counts alone for so long
-_UNKNOWN = dt.timedelta(days=1)  # a clock that no broker has confirmed may be behind by so much
+_UNKNOWN = dt.timedelta(days=3653)  # a clock that no broker has confirmed may be behind by so much
+_DRIFT = 500e-6  # NTP slews a clock by so much at most
 _SOON = dt.timedelta(seconds=1)
 _NONE = dt.timedelta()
 # goes on while the machine is suspended, as CLOCK_MONOTONIC does on macOS
@@ -33,9 +35,17 @@ class _Bounds(NamedTuple):
     most: float
     seen_at: int
 
+    def and_before(self, known: "_Bounds | None") -> "_Bounds":
+        """Return the bounds with what was known before, unless a clock was set since. A slow answer loosens nothing."""
+        if known is None:
+            return self
+        drift = (self.seen_at - known.seen_at) * _DRIFT
+        least, most = max(self.least, known.least - drift), min(self.most, known.most + drift)
+        return _Bounds(least, most, self.seen_at) if least <= most else self
+
 
 class BrokerClock:
-    """Implements `Clock`. Compares the machine's clock with those of the brokers whenever they acknowledge a record.
+    """Implements `GatewayClock`. Compares the machine's clock with the brokers' whenever they acknowledge a record.
 
     If all brokers differ from the machine by more than five seconds, `now` returns the brokers' time, until one agrees
     again. A step of the machine's clock is noticed by a monotonic one, and changes nothing if brokers said what time it
@@ -52,6 +62,7 @@ class BrokerClock:
         self._clock = clock
         self._elapsed_ms = elapsed_ms
         self._bounds: dict[Partition, _Bounds] = {}  # by the partition that the broker leads
+        self._is_compared = False
         self._correction = _NONE
         self._latest = clock.now()
 
@@ -64,14 +75,14 @@ class BrokerClock:
         return now
 
     def latest(self) -> dt.datetime:
-        """Return the latest time that it may be: versions are compared with it.
+        """See GatewayClock.
 
         That is `now` while brokers say the time. It is the machine's time if that is later and no broker has said
-        anything for ten seconds, and a day later if none ever has. Events that are refused cause no acknowledgement,
-        so a gateway whose clock is behind would never notice if it went by that clock alone.
+        anything for ten seconds, and ten years later if none ever has. Events that are refused cause no
+        acknowledgement, so a gateway whose clock is behind would never notice if it went by that clock alone.
         """
         now, machine = self.now(), self._clock.now()
-        if not self._bounds:
+        if not self._is_compared:  # the newest records of the start are not enough: they may be of long ago
             return now + _UNKNOWN
         is_fresh = any(one.seen_at > self._elapsed_ms() - _FRESH_MS for one in self._bounds.values())
         return now if is_fresh else max(now, machine)
@@ -79,13 +90,16 @@ class BrokerClock:
     def appended(self, partition: Partition, accepted_at_ms: int, appended_ms: int) -> None:
         """Compare: a broker appended a record between the time when this clock accepted it, and the present.
 
-        A record that waited for long, such as a replayed one, tells nothing and is left out.
+        A record that waited for long, such as a replayed one, or that was accepted before the clock was corrected,
+        tells nothing and is left out.
         """
-        age_ms = epoch_ms(self._clock.now() + self._correction) - accepted_at_ms
-        if age_ms < _TOGETHER_MS:
+        age_ms = epoch_ms(self.now()) - accepted_at_ms
+        if 0 <= age_ms < _TOGETHER_MS:
             elapsed = self._elapsed_ms()
             least = appended_ms - elapsed
-            self._bounds[partition] = _Bounds(least, least + max(0, age_ms), elapsed)
+            bounds = _Bounds(least, least + age_ms, elapsed)
+            self._bounds[partition] = bounds.and_before(self._bounds.get(partition))
+            self._is_compared = True
             self._correct()
 
     def not_before(self, newest_ms: Mapping[Partition, int]) -> None:
@@ -130,8 +144,7 @@ class BrokerClock:
         return self._clock.now() + self._correction
 
     def _correct(self) -> None:
-        ahead_ms = min(self._ahead_ms().values(), key=abs, default=0)
-        correction = dt.timedelta(milliseconds=-ahead_ms) if abs(ahead_ms) > MAX_SKEW_S * 1000 else _NONE
+        correction = dt.timedelta(milliseconds=-self._difference_ms())
         if bool(correction) != bool(self._correction):
             log.warning("%s", self.problem or "the clock of this machine agrees with the brokers' again")
         if correction != self._correction:
@@ -140,10 +153,20 @@ class BrokerClock:
 
     def _ahead_ms(self) -> dict[Partition, float]:
         """Return the milliseconds by which the machine is ahead of each broker that said its time lately."""
-        newest = max((one.seen_at for one in self._bounds.values()), default=0)
         here = epoch_ms(self._clock.now()) - self._elapsed_ms()
-        return {
-            partition: max(here - one.most, 0) or min(here - one.least, 0)
-            for partition, one in self._bounds.items()
-            if one.seen_at > newest - _TOGETHER_MS
-        }
+        return {at: max(here - one.most, 0) or min(here - one.least, 0) for at, one in self._lately().items()}
+
+    def _lately(self) -> dict[Partition, _Bounds]:
+        newest = max((one.seen_at for one in self._bounds.values()), default=0)
+        return {at: one for at, one in self._bounds.items() if one.seen_at > newest - _TOGETHER_MS}
+
+    def _difference_ms(self) -> float:
+        """Return the milliseconds by which the machine is ahead of all brokers; 0 if one agrees with it."""
+        by_partition, bounds = self._ahead_ms(), self._lately()
+        closest = min(by_partition.values(), key=abs, default=0)
+        if abs(closest) <= MAX_SKEW_S * 1000:
+            return 0
+        # a slow answer says that the clocks differ, but hardly by how much
+        tightest = min(one.most - one.least for one in bounds.values())
+        exact = [at for at, one in bounds.items() if one.most - one.least <= tightest + _LOOSE_MS]
+        return min((by_partition[at] for at in exact), key=abs)

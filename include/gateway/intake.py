@@ -14,13 +14,21 @@ from include.contracts.headers import ACCEPTED_AT, EVENT_ID, IDEMPOTENCY_KEY, TR
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, has_more, hidden_violations, parse_timestamp, violations
 from include.contracts.versions import GATEWAY_MARGIN, dated_ahead
-from include.gateway.broker_clock import BrokerClock
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.event_ids import row_event_id
 from include.gateway.home_cluster import UNTRUSTED_ACK, HomeCluster
 from include.gateway.limits import MAX_RECORD_BYTES
-from include.gateway.ports import Failure, FallbackStore, Producer, Record, Saved, StoreFull, StoreUnavailable
+from include.gateway.ports import (
+    Failure,
+    FallbackStore,
+    GatewayClock,
+    Producer,
+    Record,
+    Saved,
+    StoreFull,
+    StoreUnavailable,
+)
 from include.gateway.request_trace import RequestTrace
 from include.gateway.supervision import (
     CIRCUIT_OPEN,
@@ -152,7 +160,7 @@ class Intake:
         store: FallbackStore,
         circuit: Circuit,
         supervisor: Supervisor,
-        clock: BrokerClock,
+        clock: GatewayClock,
         counters: Counters,
         home: HomeCluster,
     ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from include.clock import Clock
 from include.contracts.headers import EVENT_ID
 from include.contracts.topics import Topic
 from include.errors import PipelineError, Retryable
@@ -283,6 +284,14 @@ class ChangeKey:
     fingerprint: bytes
 
 
+class GatewayClock(Clock, Protocol):
+    """The clock of acceptance, by which the gateway judges versions. Implemented by `broker_clock.BrokerClock`."""
+
+    def latest(self) -> dt.datetime:
+        """Return the latest time that it may be. Versions are compared with it. For use in the event loop."""
+        ...
+
+
 class SystemOfRecord(Protocol):
     """The tables that own members and boards. Every method may raise DatabaseUnavailable; nothing was changed then.
 
@@ -290,7 +299,7 @@ class SystemOfRecord(Protocol):
     A retry with the same key finds it, and so does reconcile_sources.
     `fields` are the client's: those of the topic without its id and times, validated before. Each modification of a row
     has a greater time than the previous one, in whole milliseconds, whichever gateway makes it. Raises
-    DatabaseClockAhead, with nothing changed, if that time is later than the gateway's by more than the topic's
+    DatabaseClockAhead, with nothing changed, if that time is later than the gateway's may be by more than the topic's
     tolerance: readers would reject the record.
     With a `key`, a change is made once: the key is saved in one transaction with the row, and within the window the
     same key returns what the first change saved. Raises KeyReused if the fingerprint differs.

@@ -16,6 +16,7 @@ from include.gateway.ports import (
     Backlog,
     ChangeKey,
     Failure,
+    GatewayClock,
     KeyReused,
     Loss,
     OnAppend,
@@ -35,12 +36,15 @@ OWN_CLUSTER = "own"
 
 
 class FixedClock:
-    """A clock that stands until it is moved."""
+    """A clock that stands until it is moved. Implements `GatewayClock`."""
 
     def __init__(self, instant: dt.datetime = dt.datetime(2026, 11, 20, 9, 30, tzinfo=dt.UTC)) -> None:
         self.instant = instant
 
     def now(self) -> dt.datetime:
+        return self.instant
+
+    def latest(self) -> dt.datetime:
         return self.instant
 
     def advance(self, seconds: float) -> None:
@@ -254,9 +258,11 @@ class MemoryFallbackStore:
 
 
 class MemorySystemOfRecord:
-    """Rows in a dictionary. `is_up` is the database's, `ahead` by how much its clock is ahead of the gateway's."""
+    """Rows in a dictionary. `is_up` is the database's, `ahead` by how much its clock is ahead of `clock`."""
 
-    def __init__(self, clock: FixedClock, key_window_s: float = 86_400.0) -> None:
+    def __init__(
+        self, clock: FixedClock, key_window_s: float = 86_400.0, gateway_clock: GatewayClock | None = None
+    ) -> None:
         self.is_up = True
         self.ahead = dt.timedelta(0)
         self.rows: dict[tuple[str, int], dict[str, object] | None] = {}
@@ -264,6 +270,7 @@ class MemorySystemOfRecord:
         self._key_window_s = key_window_s
         self._modified: dict[tuple[str, int], dt.datetime] = {}
         self._clock = clock
+        self._gateway_clock = gateway_clock or clock
 
     async def create(self, topic: Topic, fields: Mapping[str, object], key: ChangeKey | None = None) -> Saved:
         def change() -> Saved:
@@ -328,7 +335,7 @@ class MemorySystemOfRecord:
         key = topic.name, row_id
         now, before = self._clock.now() + self.ahead, self._modified.get(key)
         modified = now if before is None or now > before else before + dt.timedelta(milliseconds=1)
-        require_not_ahead(topic, modified, self._clock.now())
+        require_not_ahead(topic, modified, self._gateway_clock.latest())
         self._modified[key] = modified
         return modified
 

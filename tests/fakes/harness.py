@@ -47,13 +47,14 @@ class FakeGateway:
     def start(self) -> "FakeGateway":
         self.producer = MemoryProducer()
         self.store = MemoryFallbackStore(self.clock, self.max_bytes)
-        self.system_of_record = MemorySystemOfRecord(self.clock)
+        clock = BrokerClock(self.clock)
+        self.system_of_record = MemorySystemOfRecord(self.clock, gateway_clock=clock)
         self.services: Services = build_services(
             self.producer,
             self.store,
             self.system_of_record,
             known_tokens(),
-            BrokerClock(self.clock),
+            clock,
             self.settings,
             self.stops.append,
         )

@@ -17,14 +17,14 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import SessionLimits, open_connection
-from include.clock import SystemClock, rfc3339
+from include.clock import rfc3339
 from include.contracts.fields import snake_case
 from include.contracts.site import BOARD, BOARD_DETAIL_PIPELINE, MEMBER
 from include.contracts.topics import Topic
 from include.contracts.validation import parse_timestamp
 from include.contracts.versions import GATEWAY_MARGIN, dated_ahead
 from include.errors import DatabaseClockAhead, DatabaseUnavailable
-from include.gateway.ports import ChangeKey, KeyReused, Saved
+from include.gateway.ports import ChangeKey, GatewayClock, KeyReused, Saved
 from include.settings import DatabaseSettings
 from include.sql.named import query
 
@@ -54,19 +54,14 @@ class PostgresSystemOfRecord:
     """Implements `ports.SystemOfRecord`: one transaction per change, committed before the call returns.
 
     `timeout_s` limits a statement, its wait for a lock, and a change's wait in the queue; connecting can take 5 s more.
-    Keys are kept for `key_window_s`. `latest` returns the latest time
-    that the gateway's clock may be.
+    Keys are kept for `key_window_s`.
     """
 
     def __init__(
-        self,
-        database: DatabaseSettings,
-        timeout_s: float,
-        key_window_s: float = 86_400.0,
-        latest: Callable[[], dt.datetime] | None = None,
+        self, database: DatabaseSettings, clock: GatewayClock, timeout_s: float, key_window_s: float = 86_400.0
     ) -> None:
         self._database = database
-        self._latest = latest or SystemClock().now
+        self._clock = clock
         self._timeout_s = timeout_s
         self._key_window_s = key_window_s
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="system-of-record")
@@ -101,7 +96,7 @@ class PostgresSystemOfRecord:
         self, topic: Topic, change: str, parameters: Mapping[str, object], key: ChangeKey | None
     ) -> Saved | None:
         statement = query(_STATEMENTS[topic.name][change], self._database.pipeline)
-        latest = self._latest()  # in the event loop: the gateway's clock is not thread-safe
+        latest = self._clock.latest()  # in the event loop: the gateway's clock is not thread-safe
 
         def plain(cursor: Cursor) -> Saved | None:
             cursor.execute(statement, parameters)
@@ -224,10 +219,10 @@ class PostgresSystemOfRecord:
             return open_connection(self._database, "gateway", "gateway", limits), True
 
 
-def require_not_ahead(topic: Topic, modified_at: dt.datetime, now: dt.datetime) -> None:
+def require_not_ahead(topic: Topic, modified_at: dt.datetime, latest: dt.datetime) -> None:
     """Raise DatabaseClockAhead if readers would reject the row's record for its version."""
-    if dated_ahead(topic, "", "", modified_at, now, "", GATEWAY_MARGIN):
-        raise DatabaseClockAhead(table=topic.name, modified_at=rfc3339(modified_at), now=rfc3339(now))
+    if dated_ahead(topic, "", "", modified_at, latest, "", GATEWAY_MARGIN):
+        raise DatabaseClockAhead(table=topic.name, modified_at=rfc3339(modified_at), now=rfc3339(latest))
 
 
 def saved_row(topic: Topic, row: Row) -> Saved:

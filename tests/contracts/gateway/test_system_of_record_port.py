@@ -17,6 +17,7 @@ from include.clock import SystemClock, rfc3339
 from include.contracts.site import BOARD, MEMBER
 from include.contracts.validation import violations
 from include.errors import DatabaseClockAhead, DatabaseUnavailable
+from include.gateway.broker_clock import BrokerClock
 from include.gateway.ports import ChangeKey, KeyReused, SystemOfRecord
 from tests.fakes.gateway import FixedClock, MemorySystemOfRecord
 from tests.support.database import migrated
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.servers
 MEMBER_FIELDS = {"nickname": "하늘", "city": None, "phone": "010-1234-5678", "email": "sky@example.org"}
 BOARD_FIELDS = {"memberId": 7, "title": "제목 % 'quoted'", "body": 'back\\slash "and" 본문 😀'}
 
+CLOCK = BrokerClock(SystemClock())
 both_topics = pytest.mark.parametrize(
     ("topic", "fields"), [(MEMBER, MEMBER_FIELDS), (BOARD, BOARD_FIELDS)], ids=["member", "board"]
 )
@@ -44,7 +46,7 @@ def make(request):
         fake = MemorySystemOfRecord(FixedClock())
         return lambda: fake
     database = request.getfixturevalue("database")
-    return lambda: PostgresSystemOfRecord(database, timeout_s=5)
+    return lambda: PostgresSystemOfRecord(database, CLOCK, timeout_s=5)
 
 
 def run(make, scenario: Callable[[SystemOfRecord], Awaitable[object]]) -> object:
@@ -57,6 +59,24 @@ def run(make, scenario: Callable[[SystemOfRecord], Awaitable[object]]) -> object
             await system_of_record.close()
 
     return asyncio.run(main())
+
+
+@both_topics
+@pytest.mark.parametrize("kind", ["fake", "real"])
+def test_a_gateway_whose_clock_is_behind_and_was_not_compared_changes_rows(request, kind, topic, fields):
+    """It does not know whose clock is wrong, and would never learn it if it refused all changes."""
+    machine = FixedClock(SystemClock().now() - timedelta(days=1))
+    clock = BrokerClock(machine)
+    if kind == "fake":
+        rows = MemorySystemOfRecord(FixedClock(SystemClock().now()), gateway_clock=clock)
+    else:
+        rows = PostgresSystemOfRecord(request.getfixturevalue("database"), clock, 5)
+
+    async def scenario(system_of_record):
+        made = await system_of_record.create(topic, fields)
+        return [await system_of_record.update(topic, made.id, fields), await system_of_record.delete(topic, made.id)]
+
+    assert all(run(lambda: rows, scenario))
 
 
 @both_topics
@@ -82,7 +102,7 @@ def test_a_database_whose_clock_is_ahead_changes_nothing(request, kind, topic, f
     else:
         database = request.getfixturevalue("database")
         clock = FixedClock(SystemClock().now())
-        rows = PostgresSystemOfRecord(database, 5, latest=clock.now)
+        rows = PostgresSystemOfRecord(database, clock, 5)
     name = "nickname" if topic is MEMBER else "title"
     moved = {**fields, name: "moved"}
 
@@ -233,21 +253,21 @@ def test_calls_with_one_key_at_the_same_time_make_one_row(make, request):
 
 def test_two_gateways_with_one_key_make_one_row(database, request):
     async def scenario(first):
-        second = PostgresSystemOfRecord(database, timeout_s=5)
+        second = PostgresSystemOfRecord(database, CLOCK, timeout_s=5)
         try:
             calls = [rows.create(MEMBER, MEMBER_FIELDS, keys(request)) for rows in (first, second) * 10]
             return await asyncio.gather(*calls)
         finally:
             await second.close()
 
-    assert len({saved.id for saved in run(lambda: PostgresSystemOfRecord(database, 5), scenario)}) == 1
+    assert len({saved.id for saved in run(lambda: PostgresSystemOfRecord(database, CLOCK, 5), scenario)}) == 1
 
 
 def test_two_gateways_changing_a_row_make_versions_that_all_differ(database):
     """Their records may reach the topic in another order: the newest version is the last one in the database."""
 
     async def scenario(first):
-        second = PostgresSystemOfRecord(database, timeout_s=5)
+        second = PostgresSystemOfRecord(database, CLOCK, timeout_s=5)
         try:
             made = await first.create(MEMBER, MEMBER_FIELDS)
             changes = [
@@ -258,7 +278,7 @@ def test_two_gateways_changing_a_row_make_versions_that_all_differ(database):
         finally:
             await second.close()
 
-    made, changes, last = run(lambda: PostgresSystemOfRecord(database, 5), scenario)
+    made, changes, last = run(lambda: PostgresSystemOfRecord(database, CLOCK, 5), scenario)
     versions = {made.modified_at, *(change.modified_at for change in changes)}
     assert len(versions) == 31
     assert last.modified_at > max(versions)
@@ -269,10 +289,10 @@ def test_key_past_the_window_is_new_and_in_the_end_deleted(database, request):
         first = await rows.create(MEMBER, MEMBER_FIELDS, keys(request))
         return first, await rows.create(MEMBER, MEMBER_FIELDS, replace(keys(request), fingerprint=b"o" * 32))
 
-    first, second = run(lambda: PostgresSystemOfRecord(database, 5, key_window_s=1e-6), scenario)
+    first, second = run(lambda: PostgresSystemOfRecord(database, CLOCK, 5, key_window_s=1e-6), scenario)
     assert first.id != second.id
     run(
-        lambda: PostgresSystemOfRecord(database, 5, key_window_s=1e-6),
+        lambda: PostgresSystemOfRecord(database, CLOCK, 5, key_window_s=1e-6),
         lambda rows: rows.create(MEMBER, MEMBER_FIELDS, keys(request, 2)),
     )  # its end waits for the deletion
     assert count(database, "SELECT count(*) FROM site.change_key WHERE scope = %s", request.node.nodeid) == 0
@@ -297,7 +317,7 @@ def test_many_expired_keys_are_deleted_in_the_course_of_changes(database, reques
             )
         return changes
 
-    assert run(lambda: PostgresSystemOfRecord(database, 5), scenario)
+    assert run(lambda: PostgresSystemOfRecord(database, CLOCK, 5), scenario)
     assert left == sorted(left, reverse=True)
 
 
@@ -324,7 +344,7 @@ def test_fake_that_is_down_is_unavailable():
 def test_absent_database_is_unavailable(database):
     with pytest.raises(DatabaseUnavailable):
         run(
-            lambda: PostgresSystemOfRecord(replace(database, port=9), 5),
+            lambda: PostgresSystemOfRecord(replace(database, port=9), CLOCK, 5),
             lambda rows: rows.create(MEMBER, MEMBER_FIELDS),
         )
 
@@ -340,7 +360,7 @@ def test_goes_on_after_the_server_cut_its_idle_connections(database):
             assert cursor.fetchone()[0] > 0
         return await asyncio.gather(*[rows.create(MEMBER, MEMBER_FIELDS) for _ in range(20)])
 
-    assert len(run(lambda: PostgresSystemOfRecord(database, 5), scenario)) == 20
+    assert len(run(lambda: PostgresSystemOfRecord(database, CLOCK, 5), scenario)) == 20
 
 
 def test_slow_statement_is_unavailable_and_changed_nothing(database):
@@ -352,7 +372,7 @@ def test_slow_statement_is_unavailable_and_changed_nothing(database):
                 await rows.update(MEMBER, made.id, MEMBER_FIELDS | {"nickname": "never"})
         return await rows.update(MEMBER, made.id, MEMBER_FIELDS)
 
-    assert run(lambda: PostgresSystemOfRecord(database, 0.2), scenario).value["nickname"] == "하늘"
+    assert run(lambda: PostgresSystemOfRecord(database, CLOCK, 0.2), scenario).value["nickname"] == "하늘"
 
 
 def test_waiting_for_a_slow_database_is_bounded_and_begins_nothing_late(database):
@@ -367,7 +387,7 @@ def test_waiting_for_a_slow_database_is_bounded_and_begins_nothing_late(database
         assert {type(result) for result in results} == {DatabaseUnavailable}
         return before, await rows.update(MEMBER, made.id, MEMBER_FIELDS)
 
-    before, updated = run(lambda: PostgresSystemOfRecord(database, 0.3), scenario)
+    before, updated = run(lambda: PostgresSystemOfRecord(database, CLOCK, 0.3), scenario)
     assert updated.value["nickname"] == "하늘"
     assert count(database, "SELECT count(*) FROM site.member") == before
 
@@ -379,10 +399,10 @@ def test_read_only_database_is_unavailable_and_back_again(database, postgres):
     administrate(postgres, f"ALTER DATABASE {database.name} SET default_transaction_read_only = on")
     try:
         with pytest.raises(DatabaseUnavailable, match="25006"):
-            run(lambda: PostgresSystemOfRecord(database, 5), scenario)
+            run(lambda: PostgresSystemOfRecord(database, CLOCK, 5), scenario)
     finally:
         administrate(postgres, f"ALTER DATABASE {database.name} RESET default_transaction_read_only")
-    assert run(lambda: PostgresSystemOfRecord(database, 5), scenario).id
+    assert run(lambda: PostgresSystemOfRecord(database, CLOCK, 5), scenario).id
 
 
 def test_silent_database_is_unavailable_and_leaves_no_thread_behind(database):
@@ -399,7 +419,7 @@ def test_silent_database_is_unavailable_and_leaves_no_thread_behind(database):
         return results, await rows.create(MEMBER, MEMBER_FIELDS)
 
     try:
-        results, made = run(lambda: PostgresSystemOfRecord(database, 0.2), scenario)
+        results, made = run(lambda: PostgresSystemOfRecord(database, CLOCK, 0.2), scenario)
     finally:
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
@@ -419,7 +439,7 @@ def test_failures_leave_no_connection_behind(database, request):
                 await rows.create(MEMBER, MEMBER_FIELDS | {"nickname": None})
         return count(database, "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", "gateway")
 
-    assert run(lambda: PostgresSystemOfRecord(database, 5), scenario) <= 2
+    assert run(lambda: PostgresSystemOfRecord(database, CLOCK, 5), scenario) <= 2
 
 
 def administrate(postgres, statement: str) -> None:
@@ -441,5 +461,8 @@ def count(database, statement: str, *parameters: object) -> int:
 def test_error_does_not_quote_the_row(database):
     secret = MEMBER_FIELDS | {"nickname": None, "email": "secret@example.org"}
     with pytest.raises(DatabaseUnavailable) as caught:
-        run(lambda: PostgresSystemOfRecord(database, 5), lambda rows: rows.create(MEMBER, secret))
+        run(
+            lambda: PostgresSystemOfRecord(database, CLOCK, 5),
+            lambda rows: rows.create(MEMBER, secret),
+        )
     assert "secret" not in str(caught.value)

@@ -25,7 +25,6 @@ from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.validation import MAX_DIGITS, MAX_NAME_LENGTH, suspicious
 from include.gateway.answer import Fault
-from include.gateway.broker_clock import BrokerClock
 from include.gateway.intake import Intake, Rejected
 from include.gateway.payload import decode as decode_body
 from include.settings import GatewayLimits
@@ -41,6 +40,7 @@ from spark_jobs.transforms.decode import decode, valid
 from spark_jobs.transforms.details import day_of, to_records
 from spark_jobs.transforms.join_rule import board_details_of_newest
 from spark_jobs.transforms.versions import newest_versions
+from tests.fakes.gateway import FixedClock
 from tests.support.any_record import (
     ODD_HEADER_VALUES,
     ODD_KEYS,
@@ -314,7 +314,7 @@ def admitted(topic, body):
         value = decode_body(body, GatewayLimits())
     except Fault:
         return None
-    intake = Intake(None, None, None, None, BrokerClock(SystemClock()), None, None)
+    intake = Intake(None, None, None, None, FixedClock(SystemClock().now()), None, None)
     record = intake.admit(topic, value, "e-1", plain=not suspicious(body))
     return None if isinstance(record, Rejected) else record
 

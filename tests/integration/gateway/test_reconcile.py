@@ -21,6 +21,7 @@ from include.clock import SystemClock, epoch_ms, rfc3339
 from include.contracts.reject import Reject
 from include.contracts.site import BOARD, MEMBER
 from include.errors import DatabaseUnavailable
+from include.gateway.broker_clock import BrokerClock
 from include.gateway.event_ids import row_event_id
 from include.gateway.intake import row_record
 from include.gateway.ports import ChangeKey, Record
@@ -81,7 +82,7 @@ def changed(database, scenario):
     """Run a scenario of changes to the tables, and return its result."""
 
     async def main():
-        rows = PostgresSystemOfRecord(database, 5)
+        rows = PostgresSystemOfRecord(database, BrokerClock(SystemClock()), 5)
         try:
             return await scenario(rows)
         finally:

@@ -12,8 +12,10 @@ from include.adapters.postgres.sessions import SessionLimits, connect
 from include.adapters.postgres.stream_progress import StreamProgressStore
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.archive.store import ArchiveStore
+from include.clock import SystemClock
 from include.contracts.site import MEMBER
 from include.errors import DatabaseUnavailable
+from include.gateway.broker_clock import BrokerClock
 from include.integrity.comparison import diff
 from include.integrity.days import dirty_days
 from include.integrity.page_model import load_rows
@@ -66,7 +68,7 @@ def use_all(settings):
 
 
 async def save_member(settings):
-    rows = PostgresSystemOfRecord(settings.database, 5.0, 60.0)
+    rows = PostgresSystemOfRecord(settings.database, BrokerClock(SystemClock()), 5.0, 60.0)
     try:
         await rows.create(MEMBER, {"nickname": "mina"})
     finally:

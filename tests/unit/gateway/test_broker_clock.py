@@ -18,6 +18,7 @@ from tests.fakes.harness import FakeGateway, over_http
 
 TRUE = dt.datetime(2026, 11, 20, 9, 30, tzinfo=dt.UTC)
 DAY_S, YEAR_S = 86_400.0, 365 * 86_400.0
+MEMBER = {"nickname": "mina", "city": None, "phone": None, "email": None}
 JUMPS_S = [jump for size in (1.0, DAY_S, YEAR_S) for jump in (size, -size)]
 
 
@@ -201,6 +202,8 @@ ACTIONS = st.lists(
         st.tuples(st.just("wait"), st.sampled_from([0.001, 0.5, 2.0, 30.0, 7200.0])),
         st.tuples(st.just("step"), st.sampled_from([*JUMPS_S, 90.0, -90.0])),
         st.tuples(st.just("send"), st.sampled_from([0, 1])),
+        st.tuples(st.just("slow"), st.sampled_from([11.0, 50.0])),
+        st.tuples(st.just("set while sending"), st.sampled_from(JUMPS_S)),
         st.tuples(st.just("replay"), st.just(0)),
     ),
     max_size=30,
@@ -209,7 +212,7 @@ ACTIONS = st.lists(
 
 @given(wrong_s=st.sampled_from([0.0, *JUMPS_S]), actions=ACTIONS)
 def test_whatever_the_machine_does_what_records_carry_is_right_after_the_first_acknowledgement(wrong_s, actions):
-    world, is_known, unnoticed_s = World(wrong_s), False, 0.0
+    world, is_known, unnoticed_s, known_s = World(wrong_s), False, 0.0, 0.0
     for action, value in actions:
         if action == "wait":
             world.wait(value)
@@ -218,7 +221,16 @@ def test_whatever_the_machine_does_what_records_carry_is_right_after_the_first_a
             unnoticed_s += abs(value) if abs(value) <= 1 else 0.0  # smaller than a pause between two events
         elif action == "send":
             world.send(value)
-            is_known, unnoticed_s = True, 0.0
+            is_known, unnoticed_s, known_s = True, 0.0, world.elapsed_s
+        elif action == "slow":
+            world.send(seconds=value)
+            is_known = is_known and world.elapsed_s < known_s + 60  # brokers that answer slowly say little
+        elif action == "set while sending":
+            accepted_at_ms = epoch_ms(world.clock.now())
+            world.wait(0.002)
+            world.machine.advance(value)
+            unnoticed_s += abs(value) if abs(value) <= 1 else 0.0
+            world.send(accepted_at_ms=accepted_at_ms)
         else:
             world.send(value, accepted_at_ms=epoch_ms(world.true) - 3_600_000)
         if is_known:
@@ -249,6 +261,27 @@ def test_a_wrong_clock_is_told_and_costs_no_event_its_place():
     for record in gateway.producer.records:
         accepted = dt.datetime.fromisoformat(dict(record.headers)[ACCEPTED_AT].decode())
         assert abs((accepted - at).total_seconds()) <= MAX_SKEW_S
+
+
+@pytest.mark.parametrize("jump_s", JUMPS_S)
+def test_a_gateway_that_starts_with_a_wrong_clock_refuses_no_right_version(jump_s):
+    """It may be behind by more than a version's tolerance, and nobody has told it the time yet: Kafka may be down."""
+
+    async def scenario(gateway, client):
+        true = FixedClock(gateway.clock.now())
+        gateway.clock.advance(jump_s)
+        gateway.system_of_record.ahead = dt.timedelta(seconds=-jump_s)
+        value = board(modifiedAt=rfc3339(true.now()))
+        answers = [await client.post("/topics/board/events", json=value), await client.post("/members", json=MEMBER)]
+        gateway.producer.clock = true
+        answers += [await client.post("/topics/board/events", json=value) for _ in range(2)]
+        answers.append(await client.post("/members", json=MEMBER))
+        too_late = board(modifiedAt=rfc3339(true.now() + BOARD.clock_tolerance))
+        return answers, await client.post("/topics/board/events", json=too_late)
+
+    _, (answers, refused) = over_http(scenario)
+    assert [(answer.status_code, answer.json()["keptIn"]) for answer in answers] == [(201, "kafka")] * 5
+    assert refused.status_code == 400
 
 
 def test_a_gateway_that_never_heard_of_a_broker_has_no_such_metric():

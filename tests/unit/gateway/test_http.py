@@ -8,7 +8,7 @@ import pytest
 from include.gateway.ports import Failure
 from include.settings import GatewayLimits
 from tests.fakes.events import board, keys_of
-from tests.fakes.harness import ADMIN_TOKEN, DATA_TOKEN, FakeGateway
+from tests.fakes.harness import ADMIN_TOKEN, DATA_TOKEN, FakeGateway, over_http
 
 EVENTS = "/topics/board/events"
 LIMITS = GatewayLimits()
@@ -61,14 +61,19 @@ def test_array_answers_200_207_or_400_with_each_outcome():
 
 def test_a_version_dated_ahead_is_400_with_its_value_and_the_gateways_clock():
     value = board(modifiedAt="2200-01-01T00:00:00Z")
-    gateway, alone = call("POST", EVENTS, json=value)
-    _, mixed = call("POST", EVENTS, json=[board(), value])
+
+    async def scenario(gateway, client):
+        gateway.producer.clock = gateway.clock
+        await client.post(EVENTS, json=board())  # a broker says what time it is
+        return [await client.post(EVENTS, json=body) for body in (value, [board(), value])]
+
+    gateway, (alone, mixed) = over_http(scenario)
     problem = {
         "pointer": "/modifiedAt",
         "problem": "2200-01-01T00:00:00Z is more than 290 s later than the gateway's clock, 2026-11-20T09:30:00.000Z",
         "remedy": "correct the sender's clock or offset, and send the version again",
     }
-    assert (alone.status_code, alone.json()["details"], gateway.producer.records) == (400, [problem], [])
+    assert (alone.status_code, alone.json()["details"], len(gateway.producer.records)) == (400, [problem], 2)
     assert [result["status"] for result in mixed.json()["results"]] == [201, 400]
     assert mixed.json()["results"][1]["details"] == [problem]
 
