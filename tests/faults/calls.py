@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from include.clock import Clock, rfc3339
 from include.contracts.definition import Definition
 from tests.faults.connection import Answer
 from tests.faults.journal import Entry
@@ -92,14 +93,17 @@ class Call:
 class Caller:
     """Makes the calls of one client, which send records of a pipeline's stream.
 
-    Its keys are its own, and no call has a key twice: it sends them in order.
+    Its keys are its own, and no call has a key twice: it sends them in order. Versions are of the present.
     """
 
-    def __init__(self, pipeline: Definition, round_number: int, client: int, seed: int, token: str) -> None:
+    def __init__(
+        self, pipeline: Definition, round_number: int, client: int, seed: int, token: str, clock: Clock
+    ) -> None:
         self._pipeline = pipeline
         self._round = round_number
         self._client = client
         self._token = token
+        self._clock = clock
         self._random = random.Random(f"{seed}-{round_number}-{client}")
         self._keys = [(round_number * 1000 + client) * 100 + n for n in range(KEYS_A_CLIENT)]
         self._number = self._calls = 0
@@ -140,4 +144,6 @@ class Caller:
         self._number += 1
         filler = _FILLER * self._random.choice((1, 6, 6, 6, 40))
         serial = f"{self._round}.{self._client}.{self._number}"
-        return value_of(self._pipeline.stream, key, self._number) | {"filler": filler, "serial": serial}
+        stream = self._pipeline.stream
+        value = value_of(stream, key, self._number) | {stream.version_field: rfc3339(self._clock.now())}
+        return value | {"filler": filler, "serial": serial}

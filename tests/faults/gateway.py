@@ -1,12 +1,14 @@
 """The gateway's proof: `python -m tests.faults.gateway --rounds 20 --seed 7`.
 
 Every event answered 2xx is logged, fsynced, while gateway and broker are killed, the broker is frozen, another cluster
-answers at its address, the right to write is lost, the disk of the fallback store is full and its file is damaged, at
-seeded random times under load by two senders whose Idempotency-Keys are the same. Then every logged event must be in
-the topic, or be counted by the gateway as lost or set aside, and then no day is certified. Every duplicate must have
-the event id of its first copy and no other event that id, nothing that was refused may be there, and the events of each
-key must be in the order of their acceptance. Where Kafka's answers are lost, members are changed without a key, and
-`reconcile` runs meanwhile: each version of a row must have one event id, and be there. The first round has no faults.
+answers at its address, the gateway's clock is set, the right to write is lost, the disk of the fallback store is full
+and its file is damaged, at seeded random times under load by two senders whose Idempotency-Keys are the same. Then
+every logged event must be in the topic, or be counted by the gateway as lost or set aside, and then no day is
+certified. Every duplicate must have the event id of its first copy and no other event that id, nothing that was refused
+may be there, and the events of each key must be in the order of their acceptance. Where Kafka's answers are lost,
+members are changed without a key, and `reconcile` runs meanwhile: each version of a row must have one event id, and be
+there. Where the clock is set, the gateway must tell it, no record may have its time, and no event of a present version
+may be refused or wait for it. The first round has no faults.
 Exit codes are those of `tests/faults/frame.py`; `--only N` runs a single round, `--fault NAME` rounds that all have
 that fault.
 """
@@ -58,6 +60,7 @@ def _tell(one: Round) -> None:
     summary = one.summary
     held, missing = one.held, len(one.verdict.lost)
     more = f"; {held.set_aside} set aside, {held.lost} lost, {missing} missing" if held.total else ""
+    more += f"; told: {', '.join(map(str, one.told))}" if one.told else ""
     more += f"; reconcile ran {one.reconciled} times" if one.reconciled else ""
     more += f"; the gateway ended by itself: {one.exits}" if one.exits else ""
     statuses = ", ".join(f"{status}: {count}" for status, count in sorted(summary.answers.items()))

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 import uvloop
 
+from include.clock import SystemClock
 from include.contracts.pipelines import PIPELINES
 from tests.faults.calls import Call, Caller
 from tests.faults.connection import Connection, Unanswered
@@ -112,10 +113,10 @@ async def main() -> int:
     journal = Journal(arguments.journal)
     pipeline = PIPELINES[arguments.pipeline]
     load = Load(where.hostname or "", where.port or 0, pipeline.stream.name, journal)
-    stopped = asyncio.Event()
+    stopped, clock = asyncio.Event(), SystemClock()
     asyncio.get_running_loop().add_reader(sys.stdin, stopped.set)  # nothing is ever sent: readable means ended
     callers = [
-        Caller(pipeline, arguments.round, client, arguments.seed, tokens[client % 2])
+        Caller(pipeline, arguments.round, client, arguments.seed, tokens[client % 2], clock)
         for client in range(arguments.clients)
     ]
     summary = await load.run(callers, stopped)

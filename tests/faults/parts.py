@@ -16,6 +16,7 @@ from typing import Any
 from include.contracts.definition import Definition
 from include.contracts.pipelines import PIPELINES
 from include.gateway import token_file
+from include.gateway.broker_clock import MAX_SKEW_S
 from include.gateway.client import GatewayUnavailable
 from include.gateway.token_file import Entry, digest
 from include.integrity.gateway_stores import NotMissing, give_up_store
@@ -28,6 +29,7 @@ from tests.support.database import database_environment, migrated
 from tests.support.full_disk import GatewayOnDisk, SmallDisk, small_disk
 from tests.support.gateway_process import GatewayProcess
 from tests.support.proxy import Proxy
+from tests.support.set_clock import SetClock
 from tests.support.two_clusters import TwoClusters, two_clusters
 
 OTHER_TOKEN = "other-token"  # of a second sender, whose keys are those of the first
@@ -38,6 +40,8 @@ _REPLAY_RATE = 10_000  # records/s: a replay lasts long enough to be cut short
 _HEALTHY_S = 90.0
 _DRAINED_S = 120.0
 _RECONCILED_S = 60.0
+_TOLD_S = 30.0
+_NEARLY_S = 0.5
 _DATABASE = "gateway_faults"
 
 
@@ -65,12 +69,14 @@ class Parts:
     disk: SmallDisk
     gateway: GatewayOnDisk
     pipeline: Definition  # events are records of its stream
+    clock: SetClock  # the gateway's
     executors: (
         ThreadPoolExecutor  # lives as long as the parts: the kernel ends a broker with the thread that started it
     )
     exits: list[int] = field(default_factory=list)  # exit codes of a gateway that nobody killed
     cuts: int = 0  # replays that were cut short
     damages: list[str] = field(default_factory=list)  # what was done to the store's file
+    told: list[Span] = field(default_factory=list)  # spans of a wrong clock that the gateway told
     reconciled: int = 0  # runs of reconcile that ended well while answers were lost
 
     @property
@@ -87,12 +93,13 @@ class Parts:
         """Apply all faults of a round, and wait until healthy. Raises AssertionError if that fails."""
         broker = [span for span in faults if span.fault in OF_THE_BROKER]
         disk = [span for span in faults if span.fault is Fault.DISK_FULL]
+        clock = [span for span in faults if span.fault is Fault.CLOCK_SET]
         kills = [span for span in faults if span.fault in (Fault.GATEWAY_KILLED, *OF_THE_FILE)]
         cuts = [span for span in faults if span.fault is Fault.REPLAY_CUT]
         began, ended = time.monotonic(), threading.Event()
         gateway = self.executors.submit(self._tend_gateway, kills, cuts, began, ended)
         others: list[Future[None]] = [
-            self.executors.submit(self._live_through, executor, began) for executor in (broker, disk)
+            self.executors.submit(self._live_through, executor, began) for executor in (broker, disk, clock)
         ]
         try:
             for executor in others:
@@ -101,6 +108,8 @@ class Parts:
             ended.set()
             gateway.result()
         self.wait_until_healthy()
+        if clock:
+            wait_until(lambda: self._tells(0.0), _TOLD_S, "the gateway's clock agrees with the broker's again")
 
     def renew_store(self) -> None:
         """Give the gateway an empty store, while nothing waits in it: one that held more has room in its own file."""
@@ -146,10 +155,14 @@ class Parts:
     def _live_through(self, spans: list[Span], began: float) -> None:
         for span in spans:
             _sleep_until(began + span.begin_s)
-            self._begin(span.fault)
+            self._begin(span)
             try:
                 while span.fault is Fault.ANSWERS_LOST and time.monotonic() < began + span.end_s:
                     self._reconcile_before_requests_arrive()
+                while span.fault is Fault.CLOCK_SET and time.monotonic() < began + span.end_s:
+                    if self._tells(span.wrong_s) and span not in self.told:
+                        self.told.append(span)
+                    time.sleep(_LOOK_S)
                 _sleep_until(began + span.end_s)
             finally:
                 self._end(span.fault)
@@ -162,8 +175,8 @@ class Parts:
         finally:
             self.proxy.let_requests_go()
 
-    def _begin(self, fault: Fault) -> None:
-        match fault:
+    def _begin(self, span: Span) -> None:
+        match span.fault:
             case Fault.BROKER_KILLED:
                 self.broker.kill()
             case Fault.BROKER_FROZEN:
@@ -176,6 +189,8 @@ class Parts:
                 self.clusters.swap()
             case Fault.DISK_FULL:
                 self.disk.fill()
+            case Fault.CLOCK_SET:
+                self.clock.set(span.wrong_s)
 
     def _end(self, fault: Fault) -> None:
         match fault:
@@ -191,6 +206,8 @@ class Parts:
                 self.clusters.restore()
             case Fault.DISK_FULL:
                 self.disk.free()
+            case Fault.CLOCK_SET:
+                self.clock.set(0.0)
 
     def _tend_gateway(self, kills: list[Span], cuts: list[Span], began: float, ended: threading.Event) -> None:
         """Kill the gateway as planned, and restart it whenever it has ended, until the other tasks have ended."""
@@ -235,6 +252,13 @@ class Parts:
         assert process is None or process.poll() is None, f"the gateway ended with {process.returncode}, see its log"
         return self._fallback()
 
+    def _tells(self, wrong_s: float) -> bool:
+        """True if the gateway says by how much its clock is wrong, and warns if it matters."""
+        answer = self._fallback()
+        ahead_s = answer.get("clockAheadS")
+        warns = any("the clock of this machine" in text for text in answer.get("degraded", ()))
+        return ahead_s is not None and abs(ahead_s - wrong_s) < _NEARLY_S and warns == (abs(wrong_s) > MAX_SKEW_S)
+
     def _fallback(self) -> dict[str, Any]:
         """Return the response of GET /fallback; empty without a response."""
         try:
@@ -266,17 +290,19 @@ def parts_in(folder: Path, postgres: PostgresTestServer, pipeline: str = DEFAULT
     migrated(postgres, _DATABASE)
     definition = PIPELINES[pipeline]
     with (
-        ThreadPoolExecutor(3) as executors,
+        ThreadPoolExecutor(4) as executors,
         two_clusters(folder / "kafka", AUTHORIZER) as clusters,
         small_disk(folder / "disk", _DISK_BYTES) as disk,
+        contextlib.closing(SetClock(folder / "clock")) as clock,
     ):
         gc.collect()  # an admin client that lives on tells the terminal of every outage
         more = {"GATEWAY_REPLAY_MAX_RATE": str(_REPLAY_RATE), **database_environment(postgres, _DATABASE)}
-        on_disk = disk.gateway(gateway, clusters.bootstrap_servers, **more)
+        on_disk = disk.gateway(gateway, clusters.bootstrap_servers, **more, **clock.variables)
+        on_disk.program = ("tests.support.set_clock", *on_disk.program)
         add_second_sender(on_disk, definition)
         try:
             on_disk.start()
-            parts = Parts(clusters, disk, on_disk, definition, executors)
+            parts = Parts(clusters, disk, on_disk, definition, clock, executors)
             parts.wait_until_healthy()
             yield parts
         finally:

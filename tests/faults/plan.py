@@ -1,6 +1,7 @@
 """The plan of a round: random faults at random times, the same for the same seed."""
 
 import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -18,32 +19,38 @@ class Fault(StrEnum):
     ROW_CHANGED = "row changed on disk"
     ANSWERS_LOST = "reconcile while answers are lost"
     OTHER_CLUSTER = "another cluster answers"
+    CLOCK_SET = "clock set"
 
 
 @dataclass(frozen=True)
 class Span:
-    """One fault from its beginning to its end, in seconds of the round; REPLAY_CUT: since it was seen to replay."""
+    """One fault from its beginning to its end, in seconds of the round; REPLAY_CUT: since it was seen to replay.
+
+    CLOCK_SET: the gateway's clock is ahead by `wrong_s` meanwhile, or behind.
+    """
 
     fault: Fault
     begin_s: float
     end_s: float
+    wrong_s: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.fault} {self.begin_s:.1f}-{self.end_s:.1f} s"
+        by = f" by {self.wrong_s:+,.0f} s" if self.wrong_s else ""
+        return f"{self.fault}{by} {self.begin_s:.1f}-{self.end_s:.1f} s"
 
 
 Plan = tuple[Span, ...]
 
 # The faults of a round. The store is not used while Kafka acknowledges, so its faults come with an outage.
 THEMES: tuple[tuple[Fault, ...], ...] = (
-    (Fault.GATEWAY_KILLED,),
-    (Fault.BROKER_KILLED,),
+    (Fault.CLOCK_SET,),
+    (Fault.GATEWAY_KILLED, Fault.CLOCK_SET),
     (Fault.BROKER_FROZEN,),
     (Fault.RIGHT_LOST,),
     (Fault.OTHER_CLUSTER,),
     (Fault.GATEWAY_KILLED, Fault.RIGHT_LOST, Fault.DISK_FULL),
-    (Fault.BROKER_KILLED, Fault.DISK_FULL),
-    (Fault.GATEWAY_KILLED, Fault.BROKER_KILLED),
+    (Fault.BROKER_KILLED, Fault.DISK_FULL, Fault.CLOCK_SET),
+    (Fault.GATEWAY_KILLED, Fault.BROKER_KILLED, Fault.CLOCK_SET),
     (Fault.GATEWAY_KILLED, Fault.BROKER_FROZEN, Fault.OTHER_CLUSTER),
     (Fault.BROKER_FROZEN, Fault.OTHER_CLUSTER, Fault.DISK_FULL),
     (Fault.BROKER_KILLED, Fault.OTHER_CLUSTER, Fault.REPLAY_CUT),
@@ -53,13 +60,15 @@ THEMES: tuple[tuple[Fault, ...], ...] = (
     (Fault.BROKER_KILLED, Fault.PAGE_DAMAGED),
     (Fault.BROKER_KILLED, Fault.ROW_CHANGED),
     (Fault.RIGHT_LOST, Fault.GATEWAY_KILLED, Fault.ROW_CHANGED, Fault.PAGE_DAMAGED),
-    (Fault.ANSWERS_LOST, Fault.DISK_FULL),
+    (Fault.ANSWERS_LOST, Fault.DISK_FULL, Fault.CLOCK_SET),
     (Fault.ANSWERS_LOST, Fault.GATEWAY_KILLED),
 )
 OF_THE_BROKER = (
     Fault.BROKER_KILLED, Fault.BROKER_FROZEN, Fault.RIGHT_LOST, Fault.ANSWERS_LOST, Fault.OTHER_CLUSTER,
 )  # fmt: skip
 OF_THE_FILE = (Fault.ROW_CHANGED, Fault.PAGE_DAMAGED)  # the gateway is killed, and started on it
+# The gateway is started in them: until a broker has acknowledged a record, nobody knows that the clock is wrong.
+OF_A_START = (Fault.GATEWAY_KILLED, Fault.REPLAY_CUT, *OF_THE_FILE)
 _FIRST_S = 1.0  # of load before anything happens
 _DOWN_S = {
     Fault.GATEWAY_KILLED: (0.05, 1.0),
@@ -72,7 +81,10 @@ _DOWN_S = {
     Fault.ROW_CHANGED: (0.05, 1.0),
     Fault.ANSWERS_LOST: (3.0, 6.0),  # a run of reconcile takes its time
     Fault.OTHER_CLUSTER: (0.3, 5.0),  # from hardly a connection to an outage
+    Fault.CLOCK_SET: (2.0, 4.0),
 }
+_WRONG_S = (1.0, 3_600.0, 86_400.0, 365 * 86_400.0)
+_STARTS_S = (3.0, 6.0)  # a clock stays wrong for so long after a gateway that was killed is started
 
 
 def themes(seed: int, rounds: int, fault: Fault | None = None) -> list[tuple[Fault, ...]]:
@@ -108,10 +120,31 @@ def plan(seed: int, number: int, theme: tuple[Fault, ...]) -> Plan:
         for _ in range(chance.randint(1, 3)):
             spans.append(_span(chance, Fault.GATEWAY_KILLED, chance.uniform(at, max(at + 1, end))))
             at = spans[-1].end_s + 0.5
+    if Fault.CLOCK_SET in theme:
+        spans += _clock_spans(chance, tuple(spans))
     spans.sort(key=lambda span: span.begin_s)
     if Fault.REPLAY_CUT in theme:
         spans += [_span(chance, Fault.REPLAY_CUT, chance.uniform(0, 0.2)) for _ in range(chance.randint(1, 3))]
     return tuple(spans)
+
+
+def _clock_spans(chance: random.Random, others: Sequence[Span]) -> Iterator[Span]:
+    """Yield spans of a wrong clock: one over a kill and the start after it, or over an outage, and others after it."""
+    at = _FIRST_S
+    around = [span for span in others if span.fault is Fault.GATEWAY_KILLED] or [*others]
+    if around:
+        over = chance.choice(around)
+        yield _set(chance, chance.uniform(_FIRST_S, over.begin_s), over.end_s + chance.uniform(*_STARTS_S))
+        at = over.end_s + _STARTS_S[1]
+    for _ in range(chance.randint(1, 3)):
+        begin_s = at + chance.uniform(0.3, 1.0)
+        yield _set(chance, begin_s, begin_s + chance.uniform(*_DOWN_S[Fault.CLOCK_SET]))
+        at = begin_s + _DOWN_S[Fault.CLOCK_SET][1]
+
+
+def _set(chance: random.Random, begin_s: float, end_s: float) -> Span:
+    wrong_s = chance.choice((1, -1)) * chance.choice(_WRONG_S)
+    return Span(Fault.CLOCK_SET, round(begin_s, 2), round(end_s, 2), wrong_s)
 
 
 def _span(chance: random.Random, fault: Fault, begin_s: float) -> Span:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,16 +13,17 @@ from pathlib import Path
 import msgspec
 
 from include.contracts.definition import Definition
+from include.gateway.broker_clock import MAX_SKEW_S
 from include.integrity.comparison import verify
 from include.integrity.gateways import unsent
 from include.integrity.publication import publish
 from tests.faults.journal import Entry, read_journal
 from tests.faults.load import Summary
 from tests.faults.parts import OTHER_TOKEN, Held, Parts
-from tests.faults.plan import OF_THE_BROKER, Fault, Plan, plan
+from tests.faults.plan import OF_A_START, OF_THE_BROKER, Fault, Plan, Span, plan
 from tests.faults.rows import RowLoad, Version, judge_rows, missing_versions, saved, version_of
 from tests.faults.topic import TopicReader, copy_of
-from tests.faults.verdict import Copy, Verdict, judge
+from tests.faults.verdict import Copy, Verdict, judge, of_another_time
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone
 from tests.support.gateway_process import ROOT, GatewayProcess
@@ -30,13 +31,17 @@ from tests.support.serving import DAY, build
 
 _AFTERWARDS_S = 1.0  # of load when all is well again
 _CONTROL_S = 4.0
+_SKEW = dt.timedelta(seconds=MAX_SKEW_S + 1)
 _LOAD_BEGINS_S = 60.0
 _LOAD_ENDS_S = 120.0
 
 
 @dataclass(frozen=True)
 class Round:
-    """A round that was run. `held` is what the gateway said it could not send; `damages` were done to its store."""
+    """A round that was run. `held` is what the gateway said it could not send; `damages` were done to its store.
+
+    `told` are the spans of a wrong clock that it told.
+    """
 
     number: int
     plan: Plan
@@ -44,6 +49,7 @@ class Round:
     summary: Summary
     held: Held
     damages: list[str]
+    told: Sequence[Span]
     reconciled: int
     cuts: int
     exits: list[int]
@@ -64,6 +70,8 @@ class Round:
             felt |= {Fault.ROW_CHANGED}
         if not self.reconciled:
             felt -= {Fault.ANSWERS_LOST}
+        if self.told:
+            felt |= {Fault.CLOCK_SET}
         return felt | {Fault.REPLAY_CUT} if self.cuts else felt
 
 
@@ -80,6 +88,8 @@ class Proof:
     counted: dict[int, int] = field(default_factory=dict)
     answered: dict[int, list[Version]] = field(default_factory=dict)
     versions: list[Version] = field(default_factory=list)
+    clock: dict[int, list[str]] = field(default_factory=dict)
+    times: dict[int, tuple[dt.datetime, dt.datetime]] = field(default_factory=dict)  # in which a round's events came
 
     def __post_init__(self) -> None:
         stream = self.parts.pipeline.stream
@@ -94,13 +104,15 @@ class Proof:
         """Run one round and return its verdict. Raises AssertionError if the parts do not become healthy again."""
         parts, began, began_at = self.parts, time.monotonic(), dt.datetime.now(dt.UTC)
         exits, damages, cuts, reconciled = len(parts.exits), len(parts.damages), parts.cuts, parts.reconciled
-        faults = plan(self.seed, number, theme)
+        faults, told = plan(self.seed, number, theme), len(parts.told)
         if Fault.DISK_FULL in theme:
             self.parts.renew_store()
         journal = self.folder / f"round-{number}.jsonl"
         load = start_load(parts.gateway, parts.pipeline, journal, number, self.seed, self.clients)
         gateway = self.parts.gateway
-        rows = Fault.ANSWERS_LOST in theme and RowLoad(gateway.url, gateway.settings.gateway.token, f"{number}")
+        rows = None
+        if {*theme} & {Fault.ANSWERS_LOST, Fault.CLOCK_SET}:
+            rows = RowLoad(gateway.url, gateway.settings.gateway.token, f"{number}")
         try:
             wait_until(lambda: journal.exists() and journal.stat().st_size > 0, _LOAD_BEGINS_S, "the load has begun")
             if not faults:
@@ -123,11 +135,16 @@ class Proof:
             assert parts.reconcile(began_at) == 0, "reconcile failed although all was well"
             self.answered[number] = rows.answered
             self.entries[number] += [Entry("odd", "a row", problem=problem) for problem in rows.odd]
+        if not {*theme} & {*OF_A_START} and len(parts.exits) == exits:
+            self.times[number] = began_at - _SKEW, dt.datetime.now(dt.UTC) + _SKEW
+        if {*theme} == {Fault.CLOCK_SET}:
+            self.clock[number] = [*self._untold(faults, parts.told[told:]), *self._held_up(number, summary, rows)]
         self._read_topic()
         took_s = time.monotonic() - began
         cuts, reconciled, ended = parts.cuts - cuts, parts.reconciled - reconciled, parts.exits[exits:]
         done = parts.damages[damages:]
-        return Round(number, faults, self._judge(number), summary, held, done, reconciled, cuts, ended, took_s)
+        verdict = self._judge(number)
+        return Round(number, faults, verdict, summary, held, done, parts.told[told:], reconciled, cuts, ended, took_s)
 
     def judge_again(self) -> Iterator[tuple[int, Verdict]]:
         """Yield each round's verdict over all present records of the topic."""
@@ -146,12 +163,25 @@ class Proof:
             assert certify_alone(self.parts.settings, DAY, unsent).reason is None
         return held
 
+    @staticmethod
+    def _untold(faults: Plan, told: Sequence[Span]) -> Iterator[str]:
+        return (f"{span} was not told" for span in faults if span not in told)
+
+    def _held_up(self, number: int, summary: Summary, rows: RowLoad | None) -> Iterator[str]:
+        """Yield the events that were not in Kafka when they were answered, although Kafka was there all the time."""
+        yield from (f"{entry.serial} waited" for entry in self.entries[number] if entry.kept_in == "fallback")
+        if unavailable := summary.answers.get(503, 0) + (rows.unavailable if rows else 0):
+            yield f"{unavailable} calls were answered 503"
+
     def _judge(self, number: int) -> Verdict:
         problems, missing = [], []
+        copies, clock = self.copies.get(number, []), [*self.clock.get(number, ())]
+        if number in self.times:
+            clock += of_another_time(copies, *self.times[number])
         if answered := self.answered.get(number):
             problems = judge_rows(answered, saved(self.parts.settings.database), self.versions)
             missing = missing_versions(answered, self.versions)
-        return judge(self.entries[number], self.copies.get(number, []), self.counted[number], problems, missing)
+        return judge(self.entries[number], copies, self.counted[number], problems, missing, clock)
 
     def _read_topic(self) -> None:
         self.versions += self._row_reader.read_on()

@@ -35,6 +35,7 @@ class RowLoad(ClosedLoad):
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self.answered: list[Version] = []
         self.odd: list[str] = []
+        self.unavailable = 0  # answers of 503
         super().__init__(url, seed, "row-load")
 
     async def _client(self, chance: random.Random, connection: Connection) -> None:
@@ -62,7 +63,9 @@ class RowLoad(ClosedLoad):
             self.answered.append(Version(content["id"], content["modifiedAt"], content["eventId"]))
             if method == "POST":
                 mine.append(content["id"])
-        elif answer.status != 503:
+        elif answer.status == 503:
+            self.unavailable += 1
+        else:
             self.odd.append(f"{method} of a member was answered {answer.status}")
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from include.contracts.pipelines import PIPELINES
+from tests.fakes.gateway import FixedClock
 from tests.faults import frame
 from tests.faults.calls import Call, Caller
 from tests.faults.connection import Answer
@@ -70,7 +71,7 @@ def test_call_that_cannot_be_made_again_leaves_its_events_unknown():
 
 @pytest.mark.parametrize("pipeline", PIPELINES.values(), ids=[*PIPELINES])
 def test_no_call_has_a_key_twice_and_no_serial_comes_twice(pipeline):
-    caller = Caller(pipeline, 1, 0, seed=7, token="t")
+    caller = Caller(pipeline, 1, 0, 7, "t", FixedClock())
     calls = list(itertools.islice(iter(caller.next_call, None), 500))
     assert {len(one.events) > 1 for one in calls} == {True, False}
     assert all(len({event[pipeline.stream.key_field] for event in one.events}) == len(one.events) for one in calls)
@@ -80,7 +81,7 @@ def test_no_call_has_a_key_twice_and_no_serial_comes_twice(pipeline):
 
 def test_same_seed_makes_the_same_calls_and_rounds():
     def calls(seed):
-        caller = Caller(BOARDS, 1, 0, seed, "t")
+        caller = Caller(BOARDS, 1, 0, seed, "t", FixedClock())
         return [caller.next_call().body for _ in range(50)]
 
     def plans(seed):
@@ -106,7 +107,8 @@ def test_plans_have_a_control_round_and_all_themes_and_bring_everything_back(see
         spans = plan(seed, number, theme)
         assert {span.fault for span in spans} == set(theme)
         assert all(span.begin_s < span.end_s for span in spans)
-        for part in ({Fault.GATEWAY_KILLED, *OF_THE_FILE}, {Fault.DISK_FULL}, set(OF_THE_BROKER)):
+        of_the_gateway = {Fault.GATEWAY_KILLED, *OF_THE_FILE}
+        for part in (of_the_gateway, {Fault.DISK_FULL}, set(OF_THE_BROKER), {Fault.CLOCK_SET}):
             own = [span for span in spans if span.fault in part]
             assert all(a.end_s <= b.begin_s for a, b in itertools.pairwise(own)), "faults of one part overlap"
 
@@ -137,3 +139,14 @@ def test_journal_has_on_the_disk_what_was_waited_for(tmp_path):
 
     assert asyncio.run(main()) == [True] * 200
     assert sorted(read_journal(tmp_path / "journal"), key=lambda e: int(e.event_id[1:])) == entries
+
+
+def test_a_clock_is_wrong_while_a_gateway_that_was_killed_starts():
+    theme = (Fault.GATEWAY_KILLED, Fault.BROKER_KILLED, Fault.CLOCK_SET)
+    wrong = set()
+    for seed in range(50):
+        spans = plan(seed, 1, theme)
+        clock, kills = ([one for one in spans if one.fault is each] for each in (Fault.CLOCK_SET, Fault.GATEWAY_KILLED))
+        assert any(one.begin_s <= kill.begin_s and kill.end_s + 3 <= one.end_s for one in clock for kill in kills)
+        wrong |= {one.wrong_s for one in clock}
+    assert wrong == {sign * size for sign in (1, -1) for size in (1, 3_600, 86_400, 365 * 86_400)}

@@ -1,12 +1,13 @@
 """The checker is checked: each thing that must not happen is made to happen, and seen."""
 
+import datetime as dt
 from dataclasses import replace
 
 import pytest
 
 from tests.faults.journal import Entry
 from tests.faults.rows import Version, judge_rows, missing_versions
-from tests.faults.verdict import Copy, judge
+from tests.faults.verdict import Copy, judge, of_another_time
 
 ENTRIES = [
     Entry("kept", "1.0.1", "e1", "kafka", 201),
@@ -122,3 +123,16 @@ def test_wrong_answer_is_told():
 
 def test_verdict_without_faults_is_none_of_a_single_kind():
     assert replace(judge(ENTRIES, COPIES), lost=["x"]).faults == {"lost: answered 2xx, not in the topic": ["x"]}
+
+
+@pytest.mark.parametrize(
+    ("accepted_at", "is_found"), [("10:00:00", False), ("10:59:59", False), ("09:59:59", True), ("11:00:01", True)]
+)
+def test_a_record_with_the_time_of_a_wrong_clock_is_found(accepted_at, is_found):
+    began, ended = (dt.datetime(2026, 11, 20, hour, tzinfo=dt.UTC) for hour in (10, 11))
+    copies = [COPIES[0]._replace(accepted_at=f"2026-11-20T{accepted_at}Z")]
+    assert bool(of_another_time(copies, began, ended)) == is_found
+
+
+def test_a_promise_about_the_clock_that_was_broken_is_told():
+    assert [*judge(ENTRIES, COPIES, clock=["1.0.1 waited"]).faults.values()] == [["1.0.1 waited"]]

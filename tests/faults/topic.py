@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 import msgspec
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from include.contracts.headers import EVENT_ID
+from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from tests.faults.verdict import Copy
 from tests.support.broker import PARTITIONS
 
@@ -62,9 +62,9 @@ def copy_of(key_field: str, message: Message) -> Copy:
     """Return the record of an event of the load, whose key is also a field of its value."""
     value = msgspec.json.decode(message.value() or b"")
     headers = dict(message.headers() or [])
-    event_id = (headers.get(EVENT_ID) or b"").decode()
+    event_id, accepted_at = ((headers.get(name) or b"").decode() for name in (EVENT_ID, ACCEPTED_AT))
     key, partition, offset = message.key(), message.partition(), message.offset()
     assert key == str(value[key_field]).encode(), f"event {event_id} has the key of another"
     assert partition is not None
     assert offset is not None
-    return Copy(value["serial"], event_id, value[key_field], partition, offset)
+    return Copy(value["serial"], event_id, value[key_field], partition, offset, accepted_at)

@@ -1,5 +1,6 @@
 """Compares the responses with the topic's records. Pure."""
 
+import datetime as dt
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ class Copy(NamedTuple):
     key: int
     partition: int
     offset: int
+    accepted_at: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Verdict:
     out_of_order: Sequence[str]
     odd: Sequence[str]
     rows: Sequence[str] = ()
+    clock: Sequence[str] = ()
 
     @property
     def faults(self) -> dict[str, Sequence[str]]:
@@ -48,6 +51,7 @@ class Verdict:
             "out of order: an event before an earlier one of its key": self.out_of_order,
             "odd: an answer that must not be": self.odd,
             "rows: a member's version has two identities, or its newest one is not in the topic": self.rows,
+            "clock: a wrong one was not told, held up an event, or is in a record": self.clock,
         }
         return {promise: found for promise, found in promises.items() if found}
 
@@ -63,11 +67,12 @@ def judge(
     counted: int = 0,
     rows: Sequence[str] = (),
     missing: Sequence[str] = (),
+    clock: Sequence[str] = (),
 ) -> Verdict:
     """The verdict over the events of these entries and copies; entries in the order of the answers.
 
     `counted`: events that the gateway says it cannot send. `rows`: the broken promises about rows. `missing`: versions
-    of rows that were answered 2xx and are not in their topic.
+    of rows that were answered 2xx and are not in their topic. `clock`: the broken promises about the gateway's clock.
     """
     by_outcome: dict[str, dict[str, Entry]] = defaultdict(dict)
     for entry in entries:
@@ -91,7 +96,17 @@ def judge(
         out_of_order=list(_out_of_order([by_serial[serial] for serial in kept if serial in by_serial])),
         odd=[f"{entry.serial}: {entry.problem}" for entry in by_outcome["odd"].values()],
         rows=rows,
+        clock=clock,
     )
+
+
+def of_another_time(copies: Iterable[Copy], began: dt.datetime, ended: dt.datetime) -> list[str]:
+    """Return the records that were not accepted in this time, by what they say."""
+    return [
+        f"{copy.serial} was accepted at {copy.accepted_at}, it says"
+        for copy in copies
+        if not began <= dt.datetime.fromisoformat(copy.accepted_at) <= ended
+    ]
 
 
 def _foreign(kept: dict[str, Entry], by_serial: dict[str, list[Copy]]) -> Iterable[str]:

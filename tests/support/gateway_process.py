@@ -28,6 +28,7 @@ class GatewayProcess:
     environment: dict[str, str]
     log: Path
     process: subprocess.Popen[bytes] | None = field(default=None)
+    program: tuple[str, ...] = ("include.gateway",)
 
     @classmethod
     def over(cls, folder: Path, bootstrap_servers: str, **more: str) -> Self:
@@ -70,7 +71,7 @@ class GatewayProcess:
 
     def launch(self) -> subprocess.Popen[bytes]:
         """Start it without waiting."""
-        self.process = self.run("include.gateway")
+        self.process = self.run(*self.program)
         return self.process
 
     def run(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
