@@ -123,10 +123,11 @@ class Driver:
             query.take_position()
         checkpoints = folder_of(self._settings.stream.checkpoint_dir, self._lease.driver_id)
         self._closing.append(lambda: shutil.rmtree(checkpoints, ignore_errors=True))
+        steps = ClockSteps(SystemClock())  # before any trigger waits by the clock
         self._start_queries(session, checkpoints)
         log.info("queries run: %s; health at port %d", ", ".join(self._names), self._port)
         with lineage_of(self._settings.lineage, *(stream_job(self._settings, name) for name in self._names)):
-            self._follow()
+            self._follow(steps)
 
     def _check_prerequisites(self) -> None:
         """Check everything that a driver needs, before it starts a session or supersedes another driver.
@@ -194,13 +195,12 @@ class Driver:
             started.append((query.start(session, checkpoints), query.starting_offsets))
         self._monitor.start(started)
 
-    def _follow(self) -> None:
+    def _follow(self, steps: ClockSteps) -> None:
         pulse = self._watchdog.pulse("chores", LONGEST_CHORE_S, self._is_waiting)
         chores = Chores([query.tick for query in self._queries], pulse.tick, self._stop)
         self._closing.append(chores.join)
         chores.start()
         self._is_starting = False
-        steps = ClockSteps(SystemClock())
         for number in itertools.count(1):
             if self._stop.wait(TICK_S):
                 return
