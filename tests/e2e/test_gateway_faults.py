@@ -11,7 +11,7 @@ from tests.support.examples import is_long
 pytestmark = pytest.mark.shortened
 THEMES = {
     0: (),
-    2: (Fault.GATEWAY_KILLED, Fault.BROKER_FROZEN, Fault.RIGHT_LOST),
+    2: (Fault.GATEWAY_KILLED, Fault.BROKER_FROZEN, Fault.RIGHT_LOST, Fault.CLOCK_SET),
     3: (Fault.BROKER_KILLED, Fault.REPLAY_CUT, Fault.ROW_CHANGED),
 }
 if is_long():

@@ -3,9 +3,9 @@
 Records of a pipeline's stream and table, late ones of the table, bad records, copies and deletions go into the topics,
 the real stream takes them; then the day is archived, rebuilt, compared, published, undone and redone by the same
 commands that a night and a person use, while these, their JVM, PostgreSQL, its backends and the broker are killed at
-named places and at seeded random times, or are started twice at once; half of the partitions of the stream's topic lose
-their records, a file of the archive is missing or truncated, a night is missed, the stream's topic is made again. What
-a step left is finished by running it again. Somebody reads the day all the time.
+named places and at seeded random times, are started twice at once, or with a clock that is wrong by a day; half of the
+partitions of the stream's topic lose their records, a file of the archive is missing or truncated, a night is missed,
+the stream's topic is made again. What a step left is finished by running it again. Somebody reads the day all the time.
 Then an independent consumer reads the raw topics, and what the day must hold is computed from them in plain Python:
 the published day is that, exactly; every difference from what was shown is a correction that explains it; undo and
 redo show what was shown before and after; nobody ever saw anything else; a day built twice has the same hash.

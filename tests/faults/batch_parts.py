@@ -26,7 +26,7 @@ from include.settings import DEFAULT_PIPELINE, Settings
 from include.sql.named import fill
 from stack import leftovers
 from stack.environment import MARKER
-from tests.faults.batch_plan import Effect, Fault
+from tests.faults.batch_plan import CLOCKS_S, Effect, Fault
 from tests.faults.batch_verdict import EXPLAINED_BY_COUNT, DayRow, Generation
 from tests.faults.cluster_faults import ClusterEffect
 from tests.faults.stream_driver import Driver
@@ -36,6 +36,7 @@ from tests.servers import PostgresTestServer, kafka_server, postgres_server, wai
 from tests.support.broker import Broker
 from tests.support.pipeline import ROOT, environment, rows, with_topics
 from tests.support.records import content
+from tests.support.set_clock import SetClock
 
 _DATABASE = "batch_faults"
 STEP_S = 180.0
@@ -180,6 +181,8 @@ class Parts(DayReader):
             return self._at_place(line, fault, fault.place)
         if fault.effect in (Effect.FILE_MISSING, Effect.FILE_TRUNCATED):
             return self._without_file(line, fault.effect)
+        if isinstance(fault.effect, Effect) and fault.effect in CLOCKS_S:
+            return self._with_clock(line, CLOCKS_S[fault.effect])
         process = self._start(line)
         if fault.effect is Effect.TWIN:
             other = self._start(twin)
@@ -207,6 +210,15 @@ class Parts(DayReader):
             paused.unlink(missing_ok=True)
         process.wait(STEP_S)
         return came
+
+    def _with_clock(self, line: Sequence[str], wrong_s: float) -> bool:
+        """Run the step with a wrong clock, which must not keep it from being done."""
+        with contextlib.closing(SetClock(self.folder / "clock")) as clock:
+            clock.set(wrong_s)
+            program = line[1:] if line[0] == "-m" else line
+            code = self._start(["-m", "tests.support.set_clock", *program], clock.variables).wait(STEP_S)
+        assert code in _DONE, f"{' '.join(line)} ended with {code} by a clock that is {wrong_s} s ahead; see {self.log}"
+        return True
 
     def _without_file(self, line: Sequence[str], effect: Effect | ClusterEffect) -> bool:
         """Remove or truncate a file of the archive, which the step must detect. False if there is no file yet."""

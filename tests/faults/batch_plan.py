@@ -1,7 +1,7 @@
 """The plan of a round of the batch layer: random faults at its steps, the same for the same seed."""
 
 import random
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -25,7 +25,8 @@ class Effect(StrEnum):
 
     A file of the archive is missing or truncated during the step, and back afterwards. A night that is missed does not
     archive, and the next one must take its day. The stream's topic is made again when the day is published: its records
-    change then, a build of what is left is refused, and everything is sent again.
+    change then, a build of what is left is refused, and everything is sent again. A wrong clock is that of the step's
+    Python process; its JVM has the machine's time.
     """
 
     KILLED = "killed"
@@ -40,6 +41,8 @@ class Effect(StrEnum):
     FILE_TRUNCATED = "archive file truncated"
     NIGHT_MISSED = "night missed"
     TOPIC_MADE_AGAIN = "stream's topic made again"
+    CLOCK_AHEAD = "clock a day ahead"
+    CLOCK_BEHIND = "clock a day behind"
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ _Kind = tuple[Step, Effect, str | None]
 _LASTS_S = {Step.ARCHIVE: 8.0, Step.REBUILD: 9.0, Step.PUBLISH: 1.5, Step.UNDO: 1.5, Step.REDO: 1.5,
             Step.CHANGE: 1.5}  # fmt: skip
 
+CLOCKS_S: Mapping[Effect, float] = {Effect.CLOCK_AHEAD: 86_400.0, Effect.CLOCK_BEHIND: -86_400.0}
+
 # Each of them once before any comes again, the dear ones (a Spark job is run again) spread over the rounds.
 DEAR: tuple[_Kind, ...] = (
     *((Step.REBUILD, Effect.KILLED, place) for place in REBUILD_FAILPOINTS),
@@ -94,6 +99,7 @@ CHEAP: tuple[_Kind, ...] = (
     (Step.PUBLISH, Effect.KILLED, None),
     (Step.ARCHIVE, Effect.FILE_TRUNCATED, None),
     (Step.ARCHIVE, Effect.NIGHT_MISSED, None),
+    *((step, effect, None) for step in (Step.ARCHIVE, Step.REBUILD, Step.PUBLISH) for effect in CLOCKS_S),
 )
 
 

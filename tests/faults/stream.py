@@ -1,10 +1,10 @@
 """The speed layer's proof: `python -m tests.faults.stream --rounds 20 --seed 7`.
 
 Records of a pipeline's stream and table, late ones of the table, bad records, copies and old versions go straight into
-the topics, while the driver, its JVM, PostgreSQL and its backends are killed and restarted, a second driver is started
-and the broker is frozen, at named places of the driver and at seeded random times, and the stream's topic is deleted
-and made again. Then an independent consumer reads the raw topics, and what the view, the pending records and the
-rejects must hold is computed from them in plain Python. The first round has no faults.
+the topics, while the driver, its JVM, PostgreSQL and its backends are killed and restarted, a second driver is started,
+the broker is frozen and the driver's clock is set, at named places of the driver and at seeded random times, and the
+stream's topic is deleted and made again. Then an independent consumer reads the raw topics, and what the view, the
+pending records and the rejects must hold is computed from them in plain Python. The first round has no faults.
 Exit codes are those of `tests/faults/frame.py`; `--only N` runs a single round.
 """
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from include.errors import TRY_LATER
 from include.failpoints import ACTIONS, FOLDER_VARIABLE, RECORD_ACTIONS, RECORD_FAILPOINTS, STREAM_FAILPOINTS, VARIABLE
 from include.process_tree import descendants, kill_with_children
 from stack import leftovers
@@ -22,7 +23,9 @@ from tests.faults.stream_process import EXHAUST
 from tests.servers import wait_until
 from tests.support.freezing import freeze
 from tests.support.pipeline import ROOT
+from tests.support.set_clock import SetClock
 
+CLOCK_SET_BACK = "clock set back"
 _PORTS = ("STREAM_METRICS_PORT", "STREAM_SERVE_METRICS_PORT")
 _LOOK_S = 0.05
 _PAUSE_S = 0.2
@@ -46,7 +49,9 @@ class Driver:
         self._points.mkdir(parents=True)
         armed = [f"{place}:{action}:armed" for place in STREAM_FAILPOINTS for action in ACTIONS]
         armed += [f"{place}:{action}:armed" for place in RECORD_FAILPOINTS for action in RECORD_ACTIONS]
-        marker = {VARIABLE: ",".join(armed), FOLDER_VARIABLE: str(self._points), MARKER: str(folder)}
+        self.clock = SetClock(folder / "clock")
+        marker = {VARIABLE: ",".join(armed), FOLDER_VARIABLE: str(self._points), MARKER: str(folder),
+                  **self.clock.variables}  # fmt: skip
         self._variables = {**os.environ, **variables, **marker, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._done: dict[int, str] = {}  # what was done to a driver, by its pid
@@ -84,6 +89,7 @@ class Driver:
             kill_with_children(left.pid)
         for process in self._processes:
             process.wait()
+        self.clock.close()
 
     def terminate(self) -> int:
         """Send SIGTERM without a restart afterwards, and return the exit code."""
@@ -114,6 +120,15 @@ class Driver:
         else:
             for pid in descendants(process.pid):
                 os.kill(pid, signal.SIGKILL)
+
+    def set_clock_back(self, wrong_s: float) -> None:
+        """Set its clock, which was later, and wait until it has ended. Raises AssertionError if it does not say why."""
+        before = len(self.ended)
+        self._done[self._processes[-1].pid] = CLOCK_SET_BACK
+        self.clock.set(wrong_s)
+        wait_until(lambda: any(what == CLOCK_SET_BACK for what, _ in self.ended[before:]), _ENDS_S,
+                   f"a driver has ended whose clock was set back, see {self.log}")  # fmt: skip
+        assert (CLOCK_SET_BACK, TRY_LATER) in self.ended[before:], self.ended[before:]
 
     def start_second(self) -> None:
         """Start a second driver: the older one must stop itself."""

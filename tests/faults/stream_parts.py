@@ -184,6 +184,8 @@ class Parts:
                 self.driver.exhaust()
             case Effect.TRANSACTION_HUNG:
                 self._hang_transaction(fault.lasts_s)
+            case Effect.CLOCK_SET:
+                self._set_clock(fault.wrong_s, fault.lasts_s)
 
     def _freeze_driver(self) -> None:
         """Another one stands by, leads when the frozen one is silent, and that one finds out when it goes on."""
@@ -194,6 +196,20 @@ class Parts:
             wait_until(lambda: self._epoch() > before, _TAKEN_S, "the other one leads")
         finally:
             self.driver.thaw(frozen)
+
+    def _set_clock(self, wrong_s: float, lasts_s: float) -> None:
+        """It ends when it is set back, to a wrong time or to the right one. The next one goes by what it finds."""
+        wait_until(self.driver.is_healthy, _TAKEN_S, "a driver runs")
+        try:
+            if wrong_s > 0:
+                self.driver.clock.set(wrong_s)
+                time.sleep(lasts_s)
+            self.driver.set_clock_back(min(wrong_s, 0.0))
+            if wrong_s < 0:
+                wait_until(self.driver.is_healthy, _TAKEN_S, "the next one runs with a clock that is behind")
+                time.sleep(lasts_s)
+        finally:
+            self.driver.clock.set(0.0)
 
     def _lose_host(self) -> None:
         """PostgreSQL keeps the lost host's sessions; the next driver leads nevertheless."""

@@ -38,16 +38,21 @@ class Effect(StrEnum):
     RECORD_FAILS = "record that fails"
     RECORD_KILLS = "record that ends the driver"
     TOPIC_MADE_AGAIN = "stream's topic made again"
+    CLOCK_SET = "driver's clock set"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """An effect at a named place of the driver, or at any time; `after_s`: that long after the one before."""
+    """An effect at a named place of the driver, or at any time; `after_s`: that long after the one before.
+
+    CLOCK_SET: by `wrong_s`, ahead or back.
+    """
 
     effect: Effect | ClusterEffect
     place: str | None
     after_s: float = 0.0
     lasts_s: float = 0.0
+    wrong_s: float = 0.0
 
     @property
     def name(self) -> str:
@@ -56,7 +61,8 @@ class Fault:
 
     def __str__(self) -> str:
         lasts = f", for {self.lasts_s:.1f} s" if self.lasts_s else ""
-        return f"{self.name} (+{self.after_s:.1f} s{lasts})"
+        by = f", by {self.wrong_s:+,.0f} s" if self.wrong_s else ""
+        return f"{self.name} (+{self.after_s:.1f} s{lasts}{by})"
 
 
 Plan = tuple[Fault, ...]
@@ -99,7 +105,9 @@ _LASTS_S = {
     Effect.POSTGRES_AWAY: (0.5, 4.0),
     Effect.WORKERS_KILLED: (2.0, 3.0),
     Effect.TRANSACTION_HUNG: (1.0, 4.0),
+    Effect.CLOCK_SET: (1.0, 4.0),
 }
+_WRONG_S = (120.0, 3_600.0, 86_400.0, 365 * 86_400.0)  # more than the driver tolerates
 _AFTER_S = (0.3, 2.5)
 _LARGE_TEXT = 1_000  # characters: shorter records would be too many
 
@@ -138,4 +146,5 @@ def _plan(chance: random.Random, wanted: Sequence[tuple[Effect, str | None]]) ->
 def fault(chance: random.Random, effect: Effect, place: str | None) -> Fault:
     """The fault with its times."""
     lasts = chance.uniform(*_LASTS_S[effect]) if effect in _LASTS_S else 0.0
-    return Fault(effect, place, round(chance.uniform(*_AFTER_S), 2), round(lasts, 2))
+    wrong_s = chance.choice((1, -1)) * chance.choice(_WRONG_S) if effect is Effect.CLOCK_SET else 0.0
+    return Fault(effect, place, round(chance.uniform(*_AFTER_S), 2), round(lasts, 2), wrong_s)

@@ -1,10 +1,9 @@
-"""The real driver, with a thread that fills the heap of its JVM when a file says so.
+"""The real driver, whose clock can be set, with a thread that fills the heap of its JVM when a file says so.
 
-Only the driver itself reaches its JVM. All else is `spark_jobs/stream.py`.
+Only the driver itself reaches its JVM. All else is `spark_jobs/stream.py`. Its JVM has the machine's time.
 """
 
 import os
-import runpy
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from pyspark import SparkContext
 
 from include.failpoints import FOLDER_VARIABLE
+from tests.support import set_clock
 from tests.support.pipeline import ROOT
 
 EXHAUST = "exhaust"
@@ -34,5 +34,6 @@ def _exhaust_when_told(order: Path) -> None:
 if __name__ == "__main__":
     order = Path(os.environ[FOLDER_VARIABLE]) / EXHAUST
     threading.Thread(target=_exhaust_when_told, args=(order,), daemon=True).start()
+    set_clock.install()
     sys.argv[0] = str(ROOT / "spark_jobs" / "stream.py")
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    set_clock.run(sys.argv[0])
