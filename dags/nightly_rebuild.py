@@ -5,24 +5,27 @@ Starts every night, at 04:00 in the pipeline's time zone, a run of `rebuild_day`
 is over and was never published, and for the *dirty* days: published days that something reached afterwards.
 
 **What a run does**: drains the gateways' fallback stores, waits until the stream has caught up, archives the raw
-records, drops builds that nobody will publish, and chooses the days. The task `days` lists them: days that were never
-published, the soonest to expire first, then the dirty days that can still be rebuilt. So the next night rebuilds a day
-whose night was missed. `start_days` starts a run of `rebuild_day` for each: look there for a day that failed. Days that
-a person has undone are *held*, and left alone. `certify_earlier` certifies days that an earlier night published and
-could not certify.
+records, drops builds that nobody will publish, and chooses the days. The task `days` lists 100 at most: first those
+that can be rebuilt for three more days or fewer, then days that were never published, the soonest to expire first, then
+the dirty days that can still be rebuilt. So the next night rebuilds a day whose night was missed. `rebuild_together`
+builds them in one Spark application, in this order, for five minutes at most. `start_days` starts a run of
+`rebuild_day` for each, which takes its build over, or builds a day that failed or was left: look there for a day that
+failed. Days that a person has undone are *held*, and left alone. `certify_earlier` certifies days that an earlier night
+published and could not certify.
 
 The run's partition key is its day: the run at 04:00 on 2026-11-21 has the key `2026-11-20`. The runs that it starts
 have their own days. Once `NIGHT_BUDGET_S` seconds are over since the night's start, no other day is begun: `rebuild` of
-the days that are left is skipped, and the next night takes them.
+the days that are not built yet is skipped, and the next night takes them.
 
 The DAG is on from the start. Airflow then makes one run, for the last night; days before that are in its list.
 
 **Danger**: none by itself. The runs that it starts change what analysts read, see `rebuild_day`. While `rebuild_day` is
 paused, `start_days` fails, and no day is rebuilt.
 
-**How to run again**: every task can run twice; clear the failed one. `start_days` starts the days again. For one day or
-several, start a *backfill* from the first to the last of them, both included, and let it reprocess completed runs: each
-of its runs starts its own day alone. A manual run has no day, so it is refused: use `reprocess_days`.
+**How to run again**: every task can run twice; clear the failed one. `rebuild_together`, cleared with what follows,
+builds the days anew; `start_days` starts their runs again. For one day or several, start a *backfill* from the first to
+the last of them, both included, and let it reprocess completed runs: each of its runs starts its own day alone. A
+manual run has no day, so it is refused: use `reprocess_days`.
 """
 
 from airflow.sdk import DAG, task
@@ -31,11 +34,13 @@ from include.airflow_support.assets import certified_day, due_day
 from include.airflow_support.defaults import dag_arguments, pipeline_timezone
 from include.airflow_support.tasks import (
     CATCH_UP_TIMEOUT,
+    NIGHT_BUILDS,
     PARTITION_DAY,
     RUN_TYPE,
     archive_raw,
     certify_earlier,
     collect_orphans,
+    rebuild_together,
     replay_fallback,
     start_days,
     uncertified_days,
@@ -67,5 +72,6 @@ for pipeline in pipeline_names():
         chosen = days(pipeline, PARTITION_DAY, RUN_TYPE)
         uncertified = uncertified_days(pipeline, chosen, RUN_TYPE)  # type: ignore[arg-type]  # its result
         certify_earlier.override(outlets=[certified_day(pipeline)]).partial(pipeline=pipeline).expand(day=uncertified)
-        start_days.override(outlets=[due_day(pipeline)])(pipeline, chosen)  # type: ignore[arg-type]  # its result
+        started = start_days.override(outlets=[due_day(pipeline)])(pipeline, chosen, NIGHT_BUILDS)  # type: ignore[arg-type]  # its result
+        rebuild_together(pipeline, chosen) >> started
         replay_fallback(pipeline) >> caught_up >> [archive_raw(pipeline), collect_orphans(pipeline), chosen]

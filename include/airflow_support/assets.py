@@ -35,10 +35,10 @@ def certified_day(pipeline: str) -> Asset:
     return Asset(f"{pipeline}_certified_day")
 
 
-def request_days(pipeline: str, days: Sequence[str]) -> None:
+def request_days(pipeline: str, days: Sequence[str], built_by: str) -> None:
     """Add an event for each day to the running task, in this order; Airflow sends them once the task has succeeded.
 
-    Raises DagPaused.
+    `built_by` names the builds that the night has made of some of them. Raises DagPaused.
     """
     context = get_current_context()
     run, dag_id = context["dag_run"], dag_ids(pipeline)["rebuild_day"]
@@ -48,6 +48,7 @@ def request_days(pipeline: str, days: Sequence[str]) -> None:
     events.extra = {
         "reason": context["dag"].dag_id,
         "made_by": run.triggering_user_name or "airflow",
+        "built_by": built_by,
         # a backfill is asked for by a person, and no night takes a day that it leaves
         "night_started_at": run.start_date.isoformat() if run.run_type == "scheduled" and run.start_date else None,
     }
@@ -57,10 +58,20 @@ def request_days(pipeline: str, days: Sequence[str]) -> None:
 
 def night_started_at(context: Context) -> dt.datetime | None:
     """Return the start of the night that requested the run's day; None for a day that a person requested."""
-    (requests,) = context["triggering_asset_events"].values()
-    newest = max(requests, key=lambda each: each.timestamp)
-    started_at: str | None = newest.extra.get("night_started_at")
+    started_at: str | None = _newest_request(context).get("night_started_at")
     return dt.datetime.fromisoformat(started_at) if started_at else None
+
+
+def built_by(context: Context) -> str | None:
+    """Return the name of the builds of the night that requested the run's day; None for a day requested otherwise."""
+    request = _newest_request(context)
+    return None if request.get("from_rest_api") else request.get("built_by")
+
+
+def _newest_request(context: Context) -> dict[str, Any]:
+    (requests,) = context["triggering_asset_events"].values()
+    extra: dict[str, Any] = max(requests, key=lambda each: each.timestamp).extra
+    return extra
 
 
 def announce_day(pipeline: str, day: str, announcement: dict[str, Any]) -> None:

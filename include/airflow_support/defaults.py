@@ -24,6 +24,7 @@ OWNER = "data-platform"
 REBUILD_POOL, ARCHIVE_POOL = "rebuild", "archive"
 ROOT = Path(__file__).resolve().parents[2]
 REBUILD_JOB = str(ROOT / "spark_jobs" / "rebuild_day.py")
+REBUILD_DAYS_JOB = str(ROOT / "spark_jobs" / "rebuild_days.py")
 ARCHIVE_JOB = str(ROOT / "spark_jobs" / "archive_day.py")
 FORGET_JOB = str(ROOT / "spark_jobs" / "forget.py")
 
@@ -118,6 +119,11 @@ def rebuild_submission(pipeline: str) -> dict[str, Any]:
         "pool": REBUILD_POOL,
         "execution_timeout": dt.timedelta(hours=2),
     }
+
+
+def rebuild_days_submission(pipeline: str) -> dict[str, Any]:
+    """Arguments of the SparkSubmitOperator that rebuilds the days of a night: as of one day, in the same pool."""
+    return rebuild_submission(pipeline) | {"application": REBUILD_DAYS_JOB, "name": "rebuild_days"}
 
 
 def archive_submission(pipeline: str) -> dict[str, Any]:

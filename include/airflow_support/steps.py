@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from include.adapters.postgres.generation_store import GenerationStore
 from include.airflow_support.connections import batch_settings, run, task_settings
 from include.airflow_support.days import days_between
 from include.airflow_support.forms import FormError, require_reason
@@ -92,6 +93,12 @@ def seconds_left(pipeline: str, started_at: dt.datetime) -> float:
     """For how long a nightly run that started then may begin another day; below 0 when its budget is spent."""
     budget_s = task_settings(pipeline).batch.night_budget_s
     return budget_s - (SystemClock().now() - started_at).total_seconds()
+
+
+def take_over(pipeline: str, day: str, built_by: str, run_id: str) -> int | None:
+    """Make the night's build of the day the run's own; returns its generation. See `GenerationStore.take_over`."""
+    settings = batch_settings(pipeline)
+    return GenerationStore(settings.database).take_over(Day.parse(day, settings.timezone), built_by, run_id)
 
 
 def rebuildable_days(pipeline: str, first: str, last: str) -> list[str]:

@@ -4,9 +4,10 @@ Every task's first argument names its pipeline; a job has it in its environment.
 """
 
 import datetime as dt
+import logging
 from typing import Any
 
-from airflow.sdk import Context, Param, get_current_context, task, task_group
+from airflow.sdk import Context, Param, TriggerRule, get_current_context, task, task_group
 from airflow.sdk.exceptions import AirflowSkipException
 
 from include.airflow_support.approval import PublishApproval
@@ -14,13 +15,21 @@ from include.airflow_support.assets import (
     REQUEST_MADE_BY,
     REQUEST_REASON,
     announce_day,
+    built_by,
     certified_day,
     night_started_at,
     request_days,
 )
-from include.airflow_support.defaults import approval_timeout, archive_submission, rebuild_submission
+from include.airflow_support.defaults import (
+    approval_timeout,
+    archive_submission,
+    rebuild_days_submission,
+    rebuild_submission,
+)
 from include.airflow_support.submit import JobSubmitOperator
 from include.integrity.process import rebuild_arguments
+
+log = logging.getLogger(__name__)
 
 RUN_ID = "{{ run_id }}"  # names the build; TaskFlow reserves an argument called run_id
 # the person who pressed the button, else the DAG; and the run, which knows its own changes by it
@@ -31,6 +40,12 @@ REASON = "{{ params.get('reason') or dag.dag_id }}"
 SOURCE = "{{ 'archive' if params.get('source') == 'archive' else 'auto' }}"
 PARTITION_DAY = "{{ dag_run.partition_key }}"
 DAY_LABEL = "{{ task.op_args[1] }}"  # of a mapped task: Airflow shows it instead of the copy's number
+
+# Names the builds of a night, once more for each time that a person clears it: those then begin anew.
+NIGHT_BUILDS = "{{ run_id }}{{ '/' ~ dag_run.clear_number if dag_run.clear_number else '' }}"
+# No other day is begun in one job after so many seconds: a person's rebuild waits for the pool meanwhile, and no day is
+# published. Days that take long gain little from a Spark that has started.
+TOGETHER_S = 300.0
 
 CATCH_UP_TIMEOUT = Param(
     300,
@@ -82,12 +97,42 @@ def archive_raw(pipeline: str) -> JobSubmitOperator:
     )
 
 
-@task
-def start_days(pipeline: str, days: list[str]) -> list[str]:
+class RebuildOfNight(JobSubmitOperator):
+    """Builds the chosen days in one Spark application, one after the other; Spark is not started for one day alone.
+
+    Their own runs take the builds over, and build the days that are not built here. So a job that fails costs time.
+    """
+
+    def execute(self, context: Context) -> Any:
+        """Run the job until the days are built, TOGETHER_S have passed or the night's budget is spent."""
+        from include.airflow_support import steps
+
+        days = self.application_args[1].split(",")
+        left_s = min(TOGETHER_S, steps.seconds_left(self.env_vars["PIPELINE"], context["dag_run"].start_date))
+        if len(days) < 2 or left_s <= 0:
+            log.info("no days are built together: each is built by its own run")
+            return None
+        self.application_args += ["--seconds", f"{left_s:.0f}"]
+        return super().execute(context)
+
+
+def rebuild_together(pipeline: str, days: Any) -> RebuildOfNight:
+    """Build the days that the task `days` has chosen, in their order."""
+    chosen = f"{{{{ ti.xcom_pull(task_ids='{days.operator.task_id}') | join(',') }}}}"
+    arguments = ["--days", chosen, "--run-id", NIGHT_BUILDS, "--reason={{ dag.dag_id }}"]
+    submission = rebuild_days_submission(pipeline)
+    together = RebuildOfNight(task_id="rebuild_together", application_args=arguments, **submission)
+    days.operator >> together
+    return together
+
+
+# also if `rebuild_together` has failed, and not if `days` has
+@task(trigger_rule=TriggerRule.ALL_DONE_MIN_ONE_SUCCESS)
+def start_days(pipeline: str, days: list[str], built_by: str) -> list[str]:
     """Start a run of `rebuild_day` for each day, in this order; skipped if no day needs a rebuild."""
     if not days:
         raise AirflowSkipException("no day needs a rebuild")
-    request_days(pipeline, days)
+    request_days(pipeline, days, built_by)
     return days
 
 
@@ -175,23 +220,33 @@ def certify_earlier(pipeline: str, day: str) -> str:
     return f"generation {certificate.generation_id} is certified"
 
 
-def skip_when_budget_is_spent(context: Context) -> None:
-    """Leave the day to the next night when the budget of time of the night that requested it is spent.
+class RebuildOfRequestedDay(JobSubmitOperator):
+    """Builds the day of the run, or takes over the build that the night has made together with those of other days."""
 
-    A retry goes on with a day that was begun within the budget; a task that a person cleared is done at any time.
-    """
-    from include.airflow_support import steps
+    def execute(self, context: Context) -> Any:
+        """Take the night's build over, or run the job.
 
-    job: Any = context["task"]  # the operator whose hook this is
-    started_at = night_started_at(context)
-    # a run that was cleared while its task had not begun has its first try still
-    is_again = context["ti"].try_number > 1 or (context["dag_run"].clear_number or 0) > 0
-    if is_again or started_at is None:
-        return
-    if steps.seconds_left(job.env_vars["PIPELINE"], started_at) > 0:
-        return
-    day = job.application_args[1]
-    raise AirflowSkipException(f"NIGHT_BUDGET_S is spent: day {day} is left for the next night")
+        The day is left to the next night when the budget of time of the night that requested it is spent. A retry goes
+        on with a day that was begun within the budget. A task that a person cleared builds the day, at any time.
+        """
+        # a run that was cleared while its task had not begun has its first try still
+        if not context["dag_run"].clear_number and self._is_settled(context, built_by(context)):
+            return None
+        return super().execute(context)
+
+    def _is_settled(self, context: Context, night: str | None) -> bool:
+        """Take the night's build over; True if there is one. Raises AirflowSkipException if the day is left."""
+        from include.airflow_support import steps
+
+        day, run_id, pipeline = self.application_args[1], self.application_args[3], self.env_vars["PIPELINE"]
+        if night is not None and (generation := steps.take_over(pipeline, day, night, run_id)) is not None:
+            log.info("day %s: generation %d was built by %s", day, generation, night)
+            return True
+        started_at = night_started_at(context)
+        is_first = context["ti"].try_number == 1
+        if is_first and started_at is not None and steps.seconds_left(pipeline, started_at) <= 0:
+            raise AirflowSkipException(f"NIGHT_BUDGET_S is spent: day {day} is left for the next night")
+        return False
 
 
 def rebuild_requested_day(pipeline: str) -> None:
@@ -199,7 +254,7 @@ def rebuild_requested_day(pipeline: str) -> None:
 
     A day that is held since it was undone is not published, and one beyond the night's budget is not begun.
     """
-    rebuild = _rebuild(pipeline, PARTITION_DAY, REQUEST_REASON, pre_execute=skip_when_budget_is_spent)
+    rebuild = _rebuild(RebuildOfRequestedDay, pipeline, PARTITION_DAY, REQUEST_REASON)
     verified = verify(pipeline, PARTITION_DAY, RUN_ID)
     rebuild >> verified >> _publish(pipeline, PARTITION_DAY, REQUEST_MADE_BY, REQUEST_REASON, is_by_hand=False)
 
@@ -213,7 +268,8 @@ def rebuild_group(pipeline: str) -> Any:
     @task_group(group_id="rebuild_day")
     def rebuild_day(day: str) -> None:
         """One day: build, verify, publish, certify."""
-        rebuild = _rebuild(pipeline, day, REASON, source=SOURCE, map_index_template="{{ task.application_args[1] }}")
+        label = "{{ task.application_args[1] }}"
+        rebuild = _rebuild(JobSubmitOperator, pipeline, day, REASON, source=SOURCE, map_index_template=label)
         verified = verify(pipeline, day, RUN_ID)
         published = _publish(pipeline, day, MADE_BY, REASON, is_by_hand=True)
         rebuild >> verified >> [difference(pipeline, day, RUN_ID), published]
@@ -221,9 +277,11 @@ def rebuild_group(pipeline: str) -> Any:
     return rebuild_day
 
 
-def _rebuild(pipeline: str, day: str, reason: str, source: str = "auto", **more: Any) -> JobSubmitOperator:
+def _rebuild(
+    operator: type[JobSubmitOperator], pipeline: str, day: str, reason: str, source: str = "auto", **more: Any
+) -> JobSubmitOperator:
     arguments = rebuild_arguments(day, RUN_ID, reason, source)
-    return JobSubmitOperator(task_id="rebuild", application_args=arguments, **more, **rebuild_submission(pipeline))
+    return operator(task_id="rebuild", application_args=arguments, **more, **rebuild_submission(pipeline))
 
 
 def _publish(pipeline: str, day: str, made_by: str, reason: str, is_by_hand: bool) -> PublishApproval:

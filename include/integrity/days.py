@@ -149,12 +149,13 @@ def days_in_topic(settings: Settings, days: Sequence[Day]) -> set[dt.date]:
 def days_to_rebuild(settings: Settings, day: Day, look_up: LookUp = days_in_topic) -> list[str]:
     """Return the days that a night rebuilds, in order: unpublished ones, the soonest to expire first, then dirty ones.
 
-    `day` is the night's own day. It is rebuilt even if it is published already, but not if it has no known record.
-    Days that several runs began and none published come last, so that they do not keep the others from being built.
-    Days held by a person are left out, and so are days that are dirty only because of records that no rebuild can read.
-    Days that can no longer be rebuilt, or soon cannot, are logged. A rebuild that changes nothing clears the marks, so
-    a day does not come back every night. Raises DayNotOver if `day` is not over; BrokerUnavailable,
-    DatabaseUnavailable.
+    Days that can be rebuilt for NEAR_DAYS or fewer come before all of them, the soonest to expire first, so that none
+    is lost behind others. `day` is the night's own day. It is rebuilt even if it is published already, but not if it
+    has no known record. Days that several runs began and none published come last, so that they do not keep the others
+    from being built. Days held by a person are left out, and so are days that are dirty only because of records that no
+    rebuild can read. Days that can no longer be rebuilt, or soon cannot, are logged. A rebuild that changes nothing
+    clears the marks, so a day does not come back every night. Raises DayNotOver if `day` is not over;
+    BrokerUnavailable, DatabaseUnavailable.
     """
     window = load_window(settings)
     day.require_over(window.now)
@@ -178,7 +179,7 @@ def days_to_rebuild(settings: Settings, day: Day, look_up: LookUp = days_in_topi
         log.warning("day %s %s and is left alone: no rebuild can read these records, see docs/runbooks/archive.md",
                     one, then.pop(one))  # fmt: skip
     chosen = [one for days in (first, then) for one in _rebuildable(days, held, window)]
-    chosen.sort(key=lambda one: failing.get(one, 0))  # the others keep their order
+    chosen.sort(key=lambda one: (failing.get(one, 0), _near(one, window)))  # the others keep their order
     for one in [one for one in chosen if one in failing]:
         log.error("day %s was begun by %d runs and published by none: it goes last; the logs of its tasks say "
                   "why", one, failing[one])  # fmt: skip
@@ -262,6 +263,12 @@ def _rebuildable(days: Mapping[dt.date, str], held: Collection[dt.date], window:
 def _urgency(day: dt.date, window: Window) -> tuple[bool, int]:
     left = window.days_left(day)
     return (True, -day.toordinal()) if left is None else (False, day.toordinal())
+
+
+def _near(day: dt.date, window: Window) -> int:
+    """Return the days for which the day can still be rebuilt, for NEAR_DAYS or fewer; one more for any other day."""
+    left = window.days_left(day)
+    return NEAR_DAYS + 1 if left is None else min(left, NEAR_DAYS + 1)
 
 
 def _causes(day: DirtyDay) -> str:

@@ -183,6 +183,7 @@ def _run(
         found = map_some_partitions(both, finding, find).partitionBy(partitions, identity_partitioner)
         both = both.union(found)
     counts: list[Counts] = map_some_partitions(both, loading, load).collect()
+    held.destroy()  # the application may go on with other days
     return reduce(Counts.__add__, counts)
 
 

@@ -19,11 +19,12 @@ def rendered(
     conf: dict[str, Any] | None = None,
     days: tuple[str, ...] = (DAY,),
     request: dict[str, Any] = REQUEST,
+    day: str = DAY,
 ) -> Any:
     """The task with its templates rendered, in a run of that type. Of a mapped one, the copy of the first day.
 
     `conf` has the values of the form, `request` those of the event that asked for the day. `days` stands for what the
-    task of that name returned: results of other tasks come from a server.
+    task of that name returned: results of other tasks come from a server. `day` is the run's partition key.
     """
     from airflow.sdk.api.datamodels._generated import DagRun, TIRunContext
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
@@ -37,14 +38,14 @@ def rendered(
         "asset": {"name": "board_detail_due_day", "uri": "board_detail_due_day", "extra": {}},
         "extra": request,
         "source_task_id": "start_days", "source_dag_id": "nightly_rebuild", "source_run_id": "a-night",
-        "source_map_index": -1, "source_aliases": [], "timestamp": RUN_AT, "partition_key": DAY,
+        "source_map_index": -1, "source_aliases": [], "timestamp": RUN_AT, "partition_key": day,
     }  # fmt: skip
     run = DagRun(
         dag_id=task.dag_id, run_id=RUN_ID, logical_date=None, data_interval_start=None, data_interval_end=None,
         run_after=RUN_AT, start_date=RUN_AT, end_date=None, run_type=run_type, state="running", conf=conf,
         triggering_user_name="operator" if run_type == "manual" else None,
         consumed_asset_events=[event] if run_type == "asset_triggered" else [],
-        partition_key=None if run_type == "manual" else DAY,
+        partition_key=None if run_type == "manual" else day,
     )  # fmt: skip
     instance = Instance.model_construct(
         id=uuid.uuid4(), task_id=task.task_id, dag_id=task.dag_id, run_id=RUN_ID, try_number=1, start_date=RUN_AT,

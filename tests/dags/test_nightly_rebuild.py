@@ -151,7 +151,7 @@ class TestStartDays:
                 "outlet_events": events,
             }
             monkeypatch.setattr("include.airflow_support.assets.get_current_context", lambda: context)
-            dag.get_task("start_days").python_callable("board_detail", days)
+            dag.get_task("start_days").python_callable("board_detail", days, "a-night")
             return list(_serialize_outlet_events(events))
 
         return start
@@ -164,7 +164,8 @@ class TestStartDays:
         assert [event["partition_key"] for event in events] == days
         assert {event["dest_asset_key"]["name"] for event in events} == {"board_detail_due_day"}
         assert events[0]["extra"] == {
-            "reason": "nightly_rebuild", "made_by": "airflow", "night_started_at": STARTED_AT.isoformat()
+            "reason": "nightly_rebuild", "made_by": "airflow", "built_by": "a-night",
+            "night_started_at": STARTED_AT.isoformat(),
         }  # fmt: skip
 
     def test_days_of_a_backfill_are_not_left_for_a_night_which_would_not_take_them(self, start):

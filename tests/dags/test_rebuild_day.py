@@ -45,7 +45,10 @@ def test_announces_a_certified_day(dag_bag):
             assert [asset.name for asset in outlets] == [f"{pipeline}_certified_day"], dag_id
 
 
-@pytest.mark.parametrize(("dag_id", "task_id"), [("nightly_rebuild", "archive"), ("rebuild_day", "rebuild")])
+@pytest.mark.parametrize(
+    ("dag_id", "task_id"),
+    [("nightly_rebuild", "archive"), ("nightly_rebuild", "rebuild_together"), ("rebuild_day", "rebuild")],
+)
 @pytest.mark.parametrize(("code", "is_final"), [(78, True), (2, True), (75, False), (1, False), (137, False)])
 def test_a_job_that_a_person_has_to_look_at_is_not_tried_again(dag_bag, monkeypatch, dag_id, task_id, code, is_final):
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -53,11 +56,13 @@ def test_a_job_that_a_person_has_to_look_at_is_not_tried_again(dag_bag, monkeypa
 
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://local")
     monkeypatch.setattr(SparkSubmitHook, "_build_spark_submit_command", lambda *_: ["sh", "-c", f"exit {code}"])
-    run_type = "scheduled" if task_id == "archive" else "asset_triggered"
-    task = rendered(dag_bag.dags[dag_id].get_task(task_id), run_type)
+    for name in ("KAFKA_BOOTSTRAP_SERVERS", "DATABASE_HOST"):
+        monkeypatch.setenv(name, "localhost:1")
+    run_type = "asset_triggered" if dag_id == "rebuild_day" else "scheduled"
+    task = rendered(dag_bag.dags[dag_id].get_task(task_id), run_type, days=(DAY, "2026-11-19"))
 
     with pytest.raises(AirflowException, match=f"Error code is: {code}") as raised:
-        task.execute({})
+        task.execute({"dag_run": SimpleNamespace(start_date=dt.datetime.now(dt.UTC), clear_number=1)})
 
     assert isinstance(raised.value, AirflowFailException) == is_final
 
@@ -116,10 +121,13 @@ class TestBudget:
     @pytest.fixture
     def begin(self, dag_bag, monkeypatch):
         """Begins the day's rebuild so many seconds after the start of the night that requested it."""
+        from include.airflow_support.submit import JobSubmitOperator
+
         for name in ("KAFKA_BOOTSTRAP_SERVERS", "DATABASE_HOST"):
             monkeypatch.setenv(name, "localhost:1")
         monkeypatch.setenv("NIGHT_BUDGET_S", "3600")
         task = rendered(dag_bag.dags["rebuild_day"].get_task("rebuild"), "asset_triggered")
+        monkeypatch.setattr(JobSubmitOperator, "execute", lambda *_: "submitted")
 
         def begin(after_s, try_number=1, clear_number=0, **request):
             now = dt.datetime.now(dt.UTC)
@@ -129,7 +137,7 @@ class TestBudget:
                 SimpleNamespace(timestamp=now, extra=request),
                 SimpleNamespace(timestamp=now - dt.timedelta(seconds=1), extra=yesterday),
             ]
-            task._pre_execute_hook(
+            return task.execute(
                 {"dag_run": SimpleNamespace(start_date=now, clear_number=clear_number),
                  "ti": SimpleNamespace(try_number=try_number), "task": task,
                  "triggering_asset_events": {"asset": events}}
@@ -138,7 +146,7 @@ class TestBudget:
         return begin
 
     def test_a_day_within_the_budget_is_begun(self, begin):
-        begin(after_s=3000)
+        assert begin(after_s=3000) == "submitted"
 
     def test_a_day_beyond_the_budget_is_left_for_the_next_night_and_told(self, begin):
         from airflow.sdk.exceptions import AirflowSkipException
@@ -147,18 +155,21 @@ class TestBudget:
             begin(after_s=4000)
 
     def test_a_day_that_was_begun_or_that_a_person_cleared_goes_on(self, begin):
-        begin(after_s=4000, try_number=2)
-        begin(after_s=4000, clear_number=1)  # a run that was failed while it was queued, then cleared
+        assert begin(after_s=4000, try_number=2) == "submitted"
+        # a run that was failed while it was queued, then cleared
+        assert begin(after_s=4000, clear_number=1) == "submitted"
 
     def test_another_pipeline_has_its_own(self, begin, monkeypatch):
         monkeypatch.setenv("BOARD_DETAIL__NIGHT_BUDGET_S", "7200")
-        begin(after_s=4000)
+        assert begin(after_s=4000) == "submitted"
 
     def test_a_day_that_a_person_requested_has_no_budget(self, begin):
-        begin(after_s=4000, from_rest_api=True)
-        begin(after_s=4000, night_started_at=None)  # a backfill
+        assert begin(after_s=4000, from_rest_api=True) == "submitted"
+        assert begin(after_s=4000, night_started_at=None) == "submitted"  # a backfill
 
     def test_by_hand_there_is_none(self, dag_bag):
+        from include.airflow_support.submit import JobSubmitOperator
+
         task = rendered(dag_bag.dags["reprocess_days"].get_task("rebuild_day.rebuild"), "manual", FORM)
 
-        assert task._pre_execute_hook is None
+        assert type(task) is JobSubmitOperator

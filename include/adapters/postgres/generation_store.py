@@ -121,6 +121,22 @@ class GenerationStore:
         with self._transaction() as cursor:
             cursor.execute(query("count_attempt", cursor), {"day": day.date, "run_id": run_id})
 
+    def begun_days(self, run_id: str) -> frozenset[dt.date]:
+        """Return the days that the run has begun to build and that were not published since."""
+        with self._transaction() as cursor:
+            cursor.execute(query("select_begun_days", cursor), {"run_id": run_id})
+            return frozenset(day for (day,) in cursor.fetchall())
+
+    def take_over(self, day: Day, built_by: str, run_id: str) -> int | None:
+        """Make the build of another run this run's own; returns its generation.
+
+        None if that run has no build of the day, or the day shows something else since: this run has to build it.
+        """
+        with self._transaction() as cursor:
+            cursor.execute(query("take_over_build", cursor), {"day": day.date, "built_by": built_by, "run_id": run_id})
+            row = cursor.fetchone()
+            return None if row is None else int(row[0])
+
     def known_offsets(self, day: Day, topic: str) -> tuple[Mapping[int, int], Mapping[int, int]]:
         """Return the first offsets of the day's known records, in the raw topic and in the output topic."""
         raw: dict[int, int] = {}

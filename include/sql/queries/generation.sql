@@ -9,6 +9,21 @@ INSERT INTO day_attempt AS a (day, run_id) VALUES (%(day)s, %(run_id)s)
 ON CONFLICT (day) DO UPDATE
    SET runs = a.runs + (a.run_id <> excluded.run_id)::integer, run_id = excluded.run_id, last_at = now()
 
+-- name: select_begun_days
+SELECT day FROM day_attempt WHERE run_id = %(run_id)s
+
+-- name: take_over_build
+-- A build of what the day shows now, made by a run that leaves it to this one: it is this one's from here on.
+WITH taken AS (
+    UPDATE generation g SET run_id = %(run_id)s
+     WHERE g.day = %(day)s AND g.run_id = %(built_by)s AND g.status = 'built'
+       AND g.base_generation_id IS NOT DISTINCT FROM (SELECT generation_id FROM day_publication WHERE day = %(day)s)
+    RETURNING g.id
+), renamed AS (
+    UPDATE rebuild_run r SET run_id = %(run_id)s FROM taken WHERE r.generation_id = taken.id
+)
+SELECT id FROM taken
+
 -- name: select_first_offsets
 -- The first offsets of the day's known records: a client's clock may have been ahead by days.
 SELECT stream_partition, min(stream_offset), kafka_partition, min(kafka_offset)

@@ -3,6 +3,8 @@
 import datetime as dt
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from include.adapters.postgres.generation_store import GenerationStore
 from include.clock import SystemClock, rfc3339
@@ -11,10 +13,11 @@ from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import REFUSED
 from include.integrity.__main__ import main
 from include.integrity.comparison import verify
-from include.integrity.days import MANY_RUNS, MAX_DAYS, days_to_certify, days_to_rebuild, load_window
+from include.integrity.days import MANY_RUNS, MAX_DAYS, NEAR_DAYS, days_to_certify, days_to_rebuild, load_window
 from include.integrity.publication import publish
 from spark_jobs.batch.rebuild import rebuild_day
 from tests.support.certifying import certify_alone
+from tests.support.examples import examples
 from tests.support.pipeline import environment, grown_up, migrated, rows
 from tests.support.serving import DAY, build, row
 
@@ -22,6 +25,11 @@ from tests.support.serving import DAY, build, row
 @pytest.fixture
 def settings(postgres, tmp_path):
     return migrated(None, postgres, "days_to_rebuild", tmp_path)
+
+
+@pytest.fixture(scope="module")
+def database(postgres, tmp_path_factory):
+    return migrated(None, postgres, "days_of_examples", tmp_path_factory.mktemp("days-of-examples"))
 
 
 @pytest.fixture
@@ -173,6 +181,53 @@ def test_a_night_has_no_more_days_than_airflow_expands(settings, yesterday, capl
     opened(settings, *(yesterday.before(age) for age in range(MAX_DAYS + 5)))
     assert chosen(settings, yesterday) == [str(yesterday.before(age)) for age in range(MAX_DAYS)]
     assert f"5 days are left for later nights, from {yesterday.before(MAX_DAYS)} on" in caplog.text
+
+
+def test_a_day_that_expires_soon_is_not_lost_behind_days_that_never_expire(settings, yesterday):
+    archived(settings, yesterday.before(3).start)  # it has yesterday and the day before for ever
+    expiring = yesterday.before(11)
+    opened(settings, expiring, generation=True)
+    dirty(settings, expiring)
+    assert load_window(settings).days_left(expiring.date) == 2
+    opened(settings, *(yesterday.before(age) for age in (0, 1, 8)))
+    assert chosen(settings, yesterday) == [str(yesterday.before(age)) for age in (11, 8, 0, 1)]
+
+
+@examples(10, 100)
+@given(
+    unpublished=st.sets(st.integers(0, 14)), marked=st.sets(st.integers(0, 14)), failing=st.sets(st.integers(0, 14)),
+    archive_age=st.none() | st.integers(0, 14), most=st.integers(1, 12),
+)  # fmt: skip
+def test_no_day_is_lost_behind_one_that_can_wait(database, unpublished, marked, failing, archive_age, most):
+    """Days that a night of `most` days leaves, and that expire soon, expire no sooner than those that it builds."""
+    rows(database, "TRUNCATE day_publication, dirty_day, archive_batch, day_attempt, generation CASCADE",
+         role="pipeline_owner")  # fmt: skip
+    yesterday = Day.of(SystemClock().now(), database.timezone).before(1)
+    if archive_age is not None:
+        archived(database, yesterday.before(archive_age + 2).start)
+    opened(database, *(yesterday.before(age) for age in sorted(unpublished)))
+    opened(database, *(yesterday.before(age) for age in sorted(marked - unpublished)), generation=True)
+    for age in marked - unpublished:
+        dirty(database, yesterday.before(age))
+    for age in failing & (unpublished | marked):
+        begun(database, yesterday.before(age), MANY_RUNS)
+    window = load_window(database)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("include.integrity.days.MAX_DAYS", most)
+        built = [Day.parse(day, database.timezone) for day in chosen(database, yesterday)]
+    possible = {yesterday.before(age) for age in unpublished | marked if yesterday.before(age).date in window}
+    assert len(built) == min(most, len(possible))
+    assert set(built) <= possible
+
+    def is_due(day):
+        left = window.days_left(day.date)
+        return left is not None and left <= NEAR_DAYS and (yesterday.date - day.date).days not in failing
+
+    order = [(window.days_left(day.date) if is_due(day) else NEAR_DAYS + 1) for day in built]
+    assert order == sorted(order)
+    for left in possible - set(built):
+        if is_due(left):
+            assert all(is_due(day) and day.date <= left.date for day in built)
 
 
 def begun(settings, day, runs, run_id="night"):
