@@ -111,6 +111,17 @@ def select_window(cursor: Cursor, settings: Settings) -> Window:
     return Window(now, settings.timezone, settings.kafka.retention_days, archived_since, is_young)
 
 
+def waiting_days(settings: Settings, role: Role) -> int:
+    """Return the number of past days that nights have to rebuild, as far as PostgreSQL knows.
+
+    Blocks on PostgreSQL; raises DatabaseUnavailable.
+    """
+    with connect(settings.database, role, "waiting days") as connection, connection.cursor() as cursor:
+        window = select_window(cursor, settings)
+        cursor.execute(query("count_waiting_days", cursor), {"oldest": window.oldest, "newest": window.newest})
+        return int(cursor.fetchone()[0])
+
+
 def _archived_since(batches: int, missing_until: dt.datetime | None, settings: Settings) -> dt.date | None:
     if not batches:
         return None

@@ -29,6 +29,7 @@ from include.contracts.day import Day, DayFormatError
 from include.errors import ConfigurationError, DatabaseUnavailable
 from include.integrity import page_figures, whereabouts
 from include.integrity.day_page import SAMPLES, DayPage, Difference, load_day, load_difference
+from include.integrity.days import MAX_DAYS
 from include.integrity.deadline import SearchTooLong
 from include.integrity.gateways import unsent
 from include.integrity.page_model import DayRow, load_rows
@@ -121,7 +122,7 @@ def create_app(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"zip": zip}
-    environment.globals |= {"samples": SAMPLES, "languages": LANGUAGES, "kinds": KINDS}
+    environment.globals |= {"samples": SAMPLES, "languages": LANGUAGES, "kinds": KINDS, "most_days": MAX_DAYS}
     searches = threading.BoundedSemaphore(FINDS_AT_ONCE)
 
     @app.get("/", response_class=HTMLResponse)

@@ -13,7 +13,7 @@ from include.adapters.postgres.stream_progress import Pending, Seen
 from include.clock import SystemClock
 from include.errors import PipelineError
 from include.integrity.alert_store import open_alerts
-from include.integrity.days import Window
+from include.integrity.days import Window, waiting_days
 from include.integrity.findings import Finding
 from include.integrity.gateways import Unsent
 from include.integrity.snapshot import Snapshot, read_gateways, read_stream
@@ -36,6 +36,7 @@ class PipelineState:
     """The answers of the parts; None for a part that did not answer.
 
     `broker`: records by topic, from the first kept one on. `findings`: of each part, as the watch judges it.
+    `waiting_days`: days that nights have to rebuild.
     """
 
     queries: Mapping[str, Seen] | None
@@ -44,6 +45,7 @@ class PipelineState:
     broker: Mapping[str, int] | None
     alerts: Sequence[Finding] | None
     findings: Mapping[str, Sequence[Finding]]
+    waiting_days: int | None = None
 
 
 def read_state(settings: Settings, timeout_s: float = PART_TIMEOUT_S) -> PipelineState:
@@ -53,13 +55,14 @@ def read_state(settings: Settings, timeout_s: float = PART_TIMEOUT_S) -> Pipelin
         "gateways": _READERS.submit(read_gateways, settings, timeout_s * 0.9),
         "broker": _READERS.submit(_records_in_topics, settings, timeout_s * 0.9),
         "alerts": _READERS.submit(open_alerts, settings, "integrity"),
+        "days": _READERS.submit(waiting_days, settings, "integrity"),
     }
     wait(asked.values(), timeout_s)
     found = {name: _answer(name, future) for name, future in asked.items()}
     queries, pending = found["stream"] or (None, None)
     return PipelineState(
         queries, pending, found["gateways"], found["broker"], found["alerts"],
-        _findings(settings, queries, pending, found["gateways"]),
+        _findings(settings, queries, pending, found["gateways"]), found["days"],
     )  # fmt: skip
 
 

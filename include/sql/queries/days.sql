@@ -19,6 +19,13 @@ SELECT day, held_reason FROM day_publication WHERE held_reason IS NOT NULL
 -- name: select_is_published
 SELECT EXISTS (SELECT FROM day_publication WHERE day = %(day)s AND generation_id IS NOT NULL)
 
+-- name: count_waiting_days
+-- Days that a night would rebuild: never published, or dirty for records that a rebuild can read, and not held.
+SELECT count(*)
+  FROM day_publication p JOIN day_trust t ON t.day = p.day
+ WHERE p.day BETWEEN %(oldest)s AND %(newest)s AND t.held_reason IS NULL
+   AND (p.generation_id IS NULL OR t.dirty - 'unread {{stream}}' <> '{}')
+
 -- name: select_attempts
 SELECT day, runs FROM day_attempt WHERE runs >= %(runs)s
 

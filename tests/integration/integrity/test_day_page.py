@@ -8,6 +8,7 @@ import psycopg2
 import pytest
 from fastapi.testclient import TestClient
 
+from include.clock import SystemClock
 from include.contracts.day import Day
 from include.integrity import page
 from include.integrity.comparison import verify
@@ -139,6 +140,22 @@ def test_the_state_is_read_as_the_pages_role_and_judged_as_by_the_watch(settings
     ]  # fmt: skip
     assert [*state.gateways.values()] == ["GATEWAY_ADMIN_TOKEN is not set; asking a gateway for its backlog needs it"]
     assert state.broker is None  # there is none
+    assert state.waiting_days == 0
+
+
+def test_the_state_counts_days_that_nights_have_to_rebuild(settings):
+    yesterday = Day.of(SystemClock().now(), settings.timezone).before()
+    for age, held in ((-1, None), (0, None), (1, None), (2, "a person looks"), (40, None)):
+        rows(settings, "INSERT INTO day_publication (day, held_reason) VALUES (%s, %s)",
+             (yesterday.before(age).date, held))  # fmt: skip
+    for age, cause in ((3, "late board"), (4, "unread board"), (5, None)):
+        published = yesterday.before(age)
+        build(settings, [row(age, 0, day=published.date, created_at=published.start)], cut=1, run_id="r", day=published)
+        publish(settings, published, "r")
+        if cause:
+            rows(settings, "INSERT INTO dirty_day (day, cause, count) VALUES (%s, %s, 1)", (published.date, cause))
+
+    assert read_state(settings, 5).waiting_days == 3  # two that were never published, and one that is dirty
 
 
 def watched(settings):

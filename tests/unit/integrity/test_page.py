@@ -591,6 +591,18 @@ class TestDay:
         assert "db.internal" not in answer.text
 
 
+class TestWaitingDays:
+    def test_more_days_than_a_night_takes_are_told_with_how_many_it_takes(self):
+        state = dataclasses.replace(WELL, waiting_days=1004)
+        text = page(day_status("2026-11-20"), state=state).get("/board_detail/state").text
+        assert "Days that wait for a rebuild: 1,004. A night takes 100 at most, the soonest to expire first." in text
+
+    @pytest.mark.parametrize("count", [0, None])
+    def test_nothing_is_said_of_none_or_if_that_is_not_known(self, count):
+        state = dataclasses.replace(WELL, waiting_days=count)
+        assert "Days that wait" not in page(day_status("2026-11-20"), state=state).get("/board_detail/state").text
+
+
 class TestPipelines:
     @pytest.fixture(autouse=True)
     def pipelines(self, monkeypatch):
