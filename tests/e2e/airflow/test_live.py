@@ -154,6 +154,15 @@ def test_a_scheduled_run_makes_up_for_missed_nights_and_rebuilds_what_late_membe
     runs = wait_for_night(operator, night)
 
     assert {run.partition_key for run in runs} >= {str(one) for one in (*missed, day)}
+    (counts,) = [line for line in operator.task_log(night, "rebuild_together", 2) if "were built in" in line]
+    assert f"of {len(runs)} days, {len(runs)} were built" in counts
+    for run in runs:  # none of them has started Spark
+        assert any("was built by" in line for line in operator.task_log(run, "rebuild"))
+        assert rows(
+            pipeline.settings,
+            "SELECT g.run_id FROM generation g JOIN day_publication p ON p.generation_id = g.id WHERE p.day = %s",
+            (run.partition_key,),
+        ) == [(run.run_id,)]
     assert {nickname for _, nickname, _ in shown(pipeline, day)} == {"별"}
     assert [status(pipeline, one)[0] for one in missed] == ["certified", "certified"]
     assert status(pipeline, day)[0] == "certified"
