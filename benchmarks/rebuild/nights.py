@@ -37,7 +37,8 @@ def nights(bench: Bench, rounds: int) -> Report:
     _fill(bench, [DAY.before(age) for age in range(max(NIGHTS))])
     for count in NIGHTS:
         days = [DAY.before(age) for age in range(count)]
-        together, alone = [], []
+        together: list[_Cost] = []
+        alone: list[_Cost] = []
         for number in range(rounds if count <= _ALONE else 1):
             runs = [(together, _together), (alone, _alone)]
             for found, run in runs if number % 2 else reversed(runs):

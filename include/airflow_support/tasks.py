@@ -107,12 +107,14 @@ class RebuildOfNight(JobSubmitOperator):
         """Run the job until the days are built, TOGETHER_S have passed or the night's budget is spent."""
         from include.airflow_support import steps
 
-        days = self.application_args[1].split(",")
-        left_s = min(TOGETHER_S, steps.seconds_left(self.env_vars["PIPELINE"], context["dag_run"].start_date))
+        job: Any = self  # its arguments are set: `rebuild_together` makes it
+        days = job.application_args[1].split(",")
+        started_at: Any = context["dag_run"].start_date
+        left_s = min(TOGETHER_S, steps.seconds_left(job.env_vars["PIPELINE"], started_at))
         if len(days) < 2 or left_s <= 0:
             log.info("no days are built together: each is built by its own run")
             return None
-        self.application_args += ["--seconds", f"{left_s:.0f}"]
+        job.application_args = [*job.application_args, "--seconds", f"{left_s:.0f}"]
         return super().execute(context)
 
 
@@ -238,7 +240,8 @@ class RebuildOfRequestedDay(JobSubmitOperator):
         """Take the night's build over; True if there is one. Raises AirflowSkipException if the day is left."""
         from include.airflow_support import steps
 
-        day, run_id, pipeline = self.application_args[1], self.application_args[3], self.env_vars["PIPELINE"]
+        job: Any = self  # its arguments are set, in the order of `rebuild_arguments`
+        day, run_id, pipeline = job.application_args[1], job.application_args[3], job.env_vars["PIPELINE"]
         if night is not None and (generation := steps.take_over(pipeline, day, night, run_id)) is not None:
             log.info("day %s: generation %d was built by %s", day, generation, night)
             return True
