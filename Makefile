@@ -96,7 +96,7 @@ cluster: setup ## three brokers, a database with a standby and a Spark cluster, 
 drill: setup ## a stack of its own restored at a moment, and updated from an earlier commit and back, under load: FROM=commit
 	@$(PY) -m tests.faults.drills $(if $(FROM),--ref $(FROM))
 
-bench: setup ## figures of gateway, stream and batch beside their peers, an hour; needs wrk, a JDK and a quiet machine
+bench: setup ## figures of gateway, stream and batch beside their peers, an hour and a half; needs wrk, a JDK and a quiet machine
 	@$(PY) -m benchmarks.gateway
 	@$(PY) -m benchmarks.stream
 	@$(PY) -m benchmarks.rebuild

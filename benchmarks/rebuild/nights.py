@@ -1,7 +1,7 @@
 """Builds the days of a night in one Spark application and, in turns, in one for each day.
 
-The days have one board each, as an import of old posts makes them, all sent at one time. Publishing is left out: it is
-the same for both.
+The days have one board each, as an import of old posts makes them, all sent at one time, by a tenth of the reference
+volume's members. Publishing is left out: it is the same for both.
 """
 
 import dataclasses
@@ -84,13 +84,13 @@ def _added(report: Report, name: str, days: int, cost: _Cost, memory: float) -> 
 def _fill(bench: Bench, days: list[Day]) -> None:
     """Send the members, and one board of each day, with Kafka timestamps of the end of the newest."""
     bench.begin(MEMBER.name, BOARD.name)
-    servers, at = bench.kafka.bootstrap_servers, epoch_ms(DAY.end)
+    servers, at, count = bench.kafka.bootstrap_servers, epoch_ms(DAY.end), bench.members // 10
     first = rfc3339(days[-1].before().start)
     members = ({**member, "createdAt": first, "modifiedAt": first}
-               for member in reference_data.members(bench.members, SEED))  # fmt: skip
+               for member in reference_data.members(count, SEED))  # fmt: skip
     boards = (
         {**board, "createdAt": rfc3339(day.start), "modifiedAt": rfc3339(day.start)}
-        for board, day in zip(reference_data.boards(len(days), bench.members, SEED), days, strict=True)
+        for board, day in zip(reference_data.boards(len(days), count, SEED), days, strict=True)
     )
     with producers_times(servers, MEMBER.name, BOARD.name):
         for topic, values in ((MEMBER.name, members), (BOARD.name, boards)):
