@@ -76,13 +76,16 @@ def accepted_version(
 def version_in(value: bytes, topic: Topic) -> dt.datetime | None:
     """Return the instant of the topic's version field; None if the value has no valid one. Never raises."""
     try:
-        text: str = _decoder(topic.version_field).decode(value).at
+        text = _decode_text(_decoder(topic.version_field).decode(value).at)  # of several with the name, the last one
     except (ValueError, RecursionError):  # not a JSON object with a string there, not UTF-8, or nested too deep
         return None
     return parse_timestamp(text) if is_timestamp(text) else None
 
 
+_decode_text = msgspec.json.Decoder(str).decode
+
+
 @cache
 def _decoder(version_field: str) -> msgspec.json.Decoder[Any]:
-    value = msgspec.defstruct("Value", [("at", str)], rename={"at": version_field})
+    value = msgspec.defstruct("Value", [("at", msgspec.Raw)], rename={"at": version_field})
     return msgspec.json.Decoder(value)

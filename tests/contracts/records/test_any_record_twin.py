@@ -40,6 +40,7 @@ from spark_jobs.transforms.decode import decode, valid
 from spark_jobs.transforms.details import day_of, to_records
 from spark_jobs.transforms.join_rule import board_details_of_newest
 from spark_jobs.transforms.versions import newest_versions
+from tests.fakes.events import member
 from tests.fakes.gateway import FixedClock
 from tests.support.any_record import (
     ODD_HEADER_VALUES,
@@ -301,6 +302,15 @@ def test_the_version_alone_is_read_as_with_all_fields(record):
         assert version == PublishedVersion(read.key, None if read.deleted else read.version_at)
     elif version is not None:  # another field is wrong
         assert read.reason.split(":")[0] not in (f"/{EVERY_TOPIC[record.topic].version_field}", "/timestamp")
+
+
+@pytest.mark.parametrize("first", ["5", "null", '"gestern"', '{"a":[1]}', '"2026-11-19T09:30:00Z"'])
+def test_of_several_versions_in_one_value_the_last_one_counts(first):
+    record = AnyRecord("member", b"7", encoded(member(7)))
+    value = b'{"modifiedAt":' + first.encode() + b"," + record.value[1:]
+    read = read_single(Message(record._replace(value=value), 0), MEMBER)
+    found = version_of(MEMBER, Message(record._replace(value=value), 0))
+    assert found == PublishedVersion(7, read.version_at)
 
 
 @pytest.mark.parametrize("value", ODD_VALUES)
