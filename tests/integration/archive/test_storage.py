@@ -389,10 +389,10 @@ def versions_below(store, bucket, *folders):
         pytest.param(SIBLINGS, 499, marks=pytest.mark.long),
         pytest.param(SIBLINGS, 500, marks=pytest.mark.long),  # a page has 1,000 versions and marks
         pytest.param(SIBLINGS, 501, marks=pytest.mark.long),
-        (SIBLINGS, 999),
+        pytest.param(SIBLINGS, 999, marks=pytest.mark.long),
         (SIBLINGS, 1000),
         (SIBLINGS, 1001),
-        (SIBLINGS, 2100),
+        pytest.param(SIBLINGS, 2100, marks=pytest.mark.long),
         pytest.param(("board", "member"), 2100, marks=pytest.mark.long),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, tuple) else str(value),
