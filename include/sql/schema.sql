@@ -100,8 +100,10 @@ COMMENT ON COLUMN generation.unlisted_corrections IS
     'Counts by class of a large day of which nothing was shown before: its corrections are not listed one by one.';
 COMMENT ON COLUMN generation.stream_ends IS 'The cut of topic {{stream}}, by partition; element 1 is partition 0.';
 COMMENT ON COLUMN generation.table_ends IS 'The cut of topic {{table}}, by partition; element 1 is partition 0.';
-COMMENT ON COLUMN generation.first_key IS 'The smallest {{stream}} id of its rows; null without rows.';
-COMMENT ON COLUMN generation.last_key IS 'The greatest {{stream}} id of its rows; null without rows.';
+COMMENT ON COLUMN generation.first_key IS
+    'The smallest {{stream}} id of its rows and of what is pending; null without either.';
+COMMENT ON COLUMN generation.last_key IS
+    'The greatest {{stream}} id of its rows and of what is pending; null without either.';
 COMMENT ON COLUMN generation.verified_at IS 'When it was last compared with what readers saw; null: never.';
 COMMENT ON COLUMN generation.verified_shown_id IS
     'The generation that the day showed then; null: the speed layer''s rows alone.';

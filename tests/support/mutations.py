@@ -96,7 +96,7 @@ MUTATIONS = {
     # generations begun since the last search are not searched for from their cut on
     "no-second-search": _in_query("select_kept_generations", "s.generation_id IS NOT NULL", "true"),
     # a board that moved and was then left out is not known to its new day
-    "left-out-unknown": _in_query("count_moved_boards", "AND version_at IS NOT NULL", "AND false"),
+    "left-out-unknown": _in_query("count_moved_boards", "AND (version_at IS NOT NULL OR", "AND (false OR"),
     # late versions are kept for what the days show, not for what they may show again
     "kept-for-shown": _in_query("forget_late_members", "'building', 'built', 'published', 'superseded'", "'published'"),
     # a late replay of a board that the published day knows as deleted or moved is served

@@ -87,24 +87,38 @@ INSERT INTO unchecked_day (day) VALUES (%(day)s) ON CONFLICT (day) DO UPDATE SET
 SELECT day, request, has_moved FROM unchecked_day WHERE %(day)s::date IS NULL OR day = %(day)s ORDER BY day DESC
 
 -- name: select_days_left
--- Published days between whose keys the speed layer has a row, or a deletion, of another day. The order leads over the
--- index of keys. All such days, or one if it is.
+-- Published days between whose keys the speed layer has a row, a deletion, or a board that waits, of another day. The
+-- order leads over the index of keys. All such days, or one if it is.
 SELECT p.day
   FROM day_publication p JOIN generation g ON g.id = p.generation_id
  WHERE (%(day)s::date IS NULL OR p.day = %(day)s)
-   AND (SELECT true FROM detail_live l
-         WHERE l.{{key}} BETWEEN g.first_key AND g.last_key AND l.day <> p.day ORDER BY l.{{key}} LIMIT 1)
+   AND ((SELECT true FROM detail_live l
+          WHERE l.{{key}} BETWEEN g.first_key AND g.last_key AND l.day <> p.day ORDER BY l.{{key}} LIMIT 1)
+        OR (SELECT true FROM pending_record w
+             WHERE w.{{key}} BETWEEN g.first_key AND g.last_key AND w.day <> p.day AND w.covered_by IS NULL
+             ORDER BY w.{{key}} LIMIT 1))
 
 -- name: count_left_boards
--- A published day still shows a board whose newer version, from a record that the day was not built from, says another
--- day: only its rebuild takes it out.
-SELECT count(*)
-  FROM detail_live l
-  JOIN detail_final f ON f.{{key}} = l.{{key}}
- WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s
-   AND l.{{key}} BETWEEN %(first_key)s AND %(last_key)s AND l.day <> %(day)s
-   AND (l.{{version}}, l.stream_offset) > (f.{{version}}, f.stream_offset)
-   AND l.stream_offset >= COALESCE((%(stream_ends)s::bigint[])[l.stream_partition + 1], 0)
+-- A published day still has a board, as a row or as pending, whose newer version, from a record that the day was not
+-- built from, says another day: only its rebuild takes it out. Of what is pending no version is kept; the build knew the
+-- newest of all records up to its cut.
+SELECT count(DISTINCT n.{{key}})
+  FROM (SELECT {{key}}, {{version}} AS version_at, stream_partition, stream_offset
+          FROM detail_live
+         WHERE {{key}} BETWEEN %(first_key)s AND %(last_key)s AND day <> %(day)s
+         UNION ALL
+        SELECT {{key}}, version_at, partition, "offset"
+          FROM pending_record
+         WHERE {{key}} BETWEEN %(first_key)s AND %(last_key)s AND day <> %(day)s AND covered_by IS NULL) n
+  JOIN (SELECT {{key}}, {{version}} AS version_at, stream_offset
+          FROM detail_final
+         WHERE day = %(day)s AND generation_id = %(generation_id)s
+         UNION ALL
+        SELECT {{key}}, '-infinity', stream_offset
+          FROM generation_excluded
+         WHERE generation_id = %(generation_id)s AND kind = 'pending') o ON o.{{key}} = n.{{key}}
+ WHERE (n.version_at, n.stream_offset) > (o.version_at, o.stream_offset)
+   AND n.stream_offset >= COALESCE((%(stream_ends)s::bigint[])[n.stream_partition + 1], 0)
 
 -- name: count_late_members
 -- Boards of the day whose author has a version that is not newer than the board and came after the day's cut.
@@ -124,8 +138,8 @@ WITH checked AS (
 DELETE FROM unchecked_day u USING checked c WHERE u.day = c.day
 
 -- name: select_days_sharing_boards
--- Other published days that may show a board which this day shows, or knows as deleted or moved, and the other way
--- round. Of rows this day's table alone is read, at most one key for each other day: the order leads over its index.
+-- Other published days that may have a board which this day has, or knows as deleted or moved, and the other way round.
+-- A day has its rows and what is pending. Of rows this day's table alone is read, at most one key for each other day: the order leads over its index.
 SELECT p.day
   FROM day_publication p JOIN generation g ON g.id = p.generation_id
  WHERE p.day <> %(day)s
@@ -133,27 +147,33 @@ SELECT p.day
           WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s
             AND f.{{key}} BETWEEN g.first_key AND g.last_key ORDER BY f.{{key}} LIMIT 1)
         OR (SELECT true FROM generation_excluded e
-             WHERE e.generation_id = %(generation_id)s AND e.version_at IS NOT NULL
+             WHERE e.generation_id = %(generation_id)s AND (e.version_at IS NOT NULL OR e.kind = 'pending')
                AND e.{{key}} BETWEEN g.first_key AND g.last_key ORDER BY e.{{key}} LIMIT 1)
         OR (SELECT true FROM generation_excluded e
-             WHERE e.generation_id = g.id AND e.version_at IS NOT NULL
+             WHERE e.generation_id = g.id AND (e.version_at IS NOT NULL OR e.kind = 'pending')
                AND e.{{key}} BETWEEN %(first_key)s AND %(last_key)s ORDER BY e.{{key}} LIMIT 1))
 
 -- name: count_moved_boards
--- Boards that one day shows although another one knows a newer version of them, from a record that the first was not
--- built from: a rebuild takes them out. The days are given as values, so that no table of another day is locked.
+-- Boards that one day has, as rows or as pending, although another one knows a newer version of them, from a record that
+-- the first was not built from: a rebuild takes them out. Of what is pending no version is kept; a build knows the newest
+-- of all records up to its cut. The days are given as values, so that no table of another day is locked.
 SELECT count(DISTINCT o.{{key}})
   FROM (SELECT {{key}}, {{version}} AS version_at, stream_partition, stream_offset
           FROM detail_final
          WHERE day = %(newer_day)s AND generation_id = %(newer_id)s AND {{key}} BETWEEN %(first_key)s AND %(last_key)s
          UNION ALL
-        SELECT {{key}}, version_at, stream_partition, stream_offset
+        SELECT {{key}}, CASE WHEN kind = 'pending' THEN 'infinity' ELSE version_at END, stream_partition, stream_offset
           FROM generation_excluded
-         WHERE generation_id = %(newer_id)s AND version_at IS NOT NULL
+         WHERE generation_id = %(newer_id)s AND (version_at IS NOT NULL OR kind = 'pending')
            AND {{key}} BETWEEN %(first_key)s AND %(last_key)s) n
-  JOIN detail_final o ON o.{{key}} = n.{{key}}
- WHERE o.day = %(day)s AND o.generation_id = %(generation_id)s
-   AND (n.version_at, n.stream_offset) > (o.{{version}}, o.stream_offset)
+  JOIN (SELECT {{key}}, {{version}} AS version_at, stream_offset
+          FROM detail_final
+         WHERE day = %(day)s AND generation_id = %(generation_id)s
+         UNION ALL
+        SELECT {{key}}, '-infinity', stream_offset
+          FROM generation_excluded
+         WHERE generation_id = %(generation_id)s AND kind = 'pending') o ON o.{{key}} = n.{{key}}
+ WHERE (n.version_at, n.stream_offset) > (o.version_at, o.stream_offset)
    AND n.stream_offset >= COALESCE((%(stream_ends)s::bigint[])[n.stream_partition + 1], 0)
 
 -- name: select_shown

@@ -80,7 +80,10 @@ UPDATE generation
    SET status = 'built', built_at = now(), raw_distinct = %(raw_distinct)s, row_count = %(row_count)s,
        pending_count = %(pending_count)s, rejected_count = %(rejected_count)s,
        duplicate_count = %(duplicate_count)s, misplaced_count = %(misplaced_count)s, content_hash = %(content_hash)s,
-       hashed_columns = %(hashed_columns)s, first_key = %(first_key)s, last_key = %(last_key)s, newest_version_at = %(newest_version_at)s
+       hashed_columns = %(hashed_columns)s, newest_version_at = %(newest_version_at)s,
+       first_key = LEAST(%(first_key)s, p.first_key), last_key = GREATEST(%(last_key)s, p.last_key)
+  FROM (SELECT min({{key}}) AS first_key, max({{key}}) AS last_key
+          FROM generation_excluded WHERE generation_id = %(generation_id)s AND kind = 'pending') p
  WHERE id = %(generation_id)s AND status = 'building'
 
 -- name: index_generation

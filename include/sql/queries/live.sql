@@ -154,19 +154,26 @@ DELETE FROM acknowledged_day WHERE day IN (SELECT date '1970-01-01' + number FRO
 SELECT {{key}} FROM stage_detail WHERE deleted AND day IS NULL ORDER BY {{key}}
 
 -- name: select_shown_boards
+-- Rows, and before all of them boards that wait for their member: of these no version is kept.
 SELECT {{key}}, {{version}}, stream_offset
   FROM detail_final
  WHERE day = date '1970-01-01' + %(day_number)s AND generation_id = %(generation_id)s
    AND {{key}} = ANY (%(keys)s::bigint[])
+ UNION ALL
+SELECT {{key}}, 'epoch', stream_offset
+  FROM generation_excluded
+ WHERE generation_id = %(generation_id)s AND kind = 'pending' AND {{key}} = ANY (%(keys)s::bigint[])
 
 -- name: set_days_of_staged_tombstones
--- In the day whose generation has the board; else in that of its row.
+-- In the day whose generation has the board; else in that of its row, or of its record that waits.
 UPDATE stage_detail s
    SET day = COALESCE(
        (SELECT date '1970-01-01' + shown.number
           FROM unnest(%(keys)s::bigint[], %(days)s::int[]) AS shown (key, number) WHERE shown.key = s.{{key}}),
        (SELECT l.day FROM detail_live l WHERE l.{{key}} = s.{{key}}),
        (SELECT c.day FROM detail_covered c WHERE c.{{key}} = s.{{key}}
-         ORDER BY c.{{version}} DESC, c.stream_offset DESC LIMIT 1))
+         ORDER BY c.{{version}} DESC, c.stream_offset DESC LIMIT 1),
+       (SELECT w.day FROM pending_record w WHERE w.{{key}} = s.{{key}}
+         ORDER BY w.version_at DESC, w."offset" DESC LIMIT 1))
  WHERE s.deleted AND s.day IS NULL
 RETURNING s.day - date '1970-01-01'

@@ -157,9 +157,11 @@ UPDATE day_publication p
 -- name: set_days_of_live_tombstones
 -- A board deleted before the view ever showed it: only now it is known which day its tombstone must hide it in.
 UPDATE detail_live l
-   SET day = f.day
-  FROM detail_final f
- WHERE l.day IS NULL AND l.deleted AND f.day = %(day)s AND f.generation_id = %(generation_id)s AND f.{{key}} = l.{{key}}
+   SET day = %(day)s
+ WHERE l.day IS NULL AND l.deleted
+   AND (EXISTS (SELECT 1 FROM detail_final f
+                 WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s AND f.{{key}} = l.{{key}})
+        OR was_pending(%(generation_id)s, l.{{key}}))
 
 -- name: count_covered
 -- The day has just been pointed at the generation, whose cut hides the live rows below it: how many that hides, how many

@@ -12,6 +12,8 @@ import pytest
 
 from include.adapters.postgres.pending_store import Coordinates, PendingRecord, PendingStore
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.integrity.covering import cover
+from include.integrity.day_checks import check_days, mark_left_days
 from include.integrity.pruning import collect_orphans
 from include.integrity.publication import UndoRefused, redo, undo
 from include.sql.named import query
@@ -20,13 +22,14 @@ from tests.support.certifying import certify_alone
 from tests.support.oracle import Version, author
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
-from tests.support.serving import DAY, NOON, build, opened_store, row, serve
+from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
 from tests.support.sessions import is_waiting, session
 
 BOARD, AUTHOR_OF_V1, AUTHOR_OF_V2 = 1, 7, 8
 V1, V2 = NOON - dt.timedelta(hours=2), NOON
 BEFORE, AFTER = NOON - dt.timedelta(minutes=1), NOON + dt.timedelta(minutes=1)
 LONG_AGO = NOON - dt.timedelta(days=9)
+OTHER_DAY = DAY.before(1)  # of a version whose createdAt another one contradicts
 # The versions of the author of v2, in the order of the log; a deletion has reached the stream before v2.
 AUTHORS = {
     "known": [(LONG_AGO, False)],
@@ -208,3 +211,161 @@ def test_covered_records_are_removed_when_no_undo_needs_them(settings, store, jo
     assert rows(settings, "SELECT * FROM pending_record") == []
     with pytest.raises(UndoRefused, match="not kept any more"):
         undo(settings, DAY, "test")
+
+
+def days_are_checked(settings):
+    """As the night does it, and `certify`."""
+    mark_left_days(settings)
+    check_days(settings)
+
+
+def dirty(settings):
+    return rows(settings, "SELECT day, cause, count FROM dirty_day ORDER BY day, cause")
+
+
+def on_the_other_day(**more):
+    """Version 3, an hour after v2, whose author is known."""
+    return row(BOARD, 5, title="v3", modified_at=NOON + dt.timedelta(hours=1), day=OTHER_DAY.date,
+               created_at=OTHER_DAY.start, **more)  # fmt: skip
+
+
+def other_day_shows(settings, made, cut=6):
+    build(settings, [made], cut=cut, run_id="other", day=OTHER_DAY, members=1)
+    publish(settings, OTHER_DAY, "other")
+    cover(settings, OTHER_DAY)
+
+
+def pending_generation(settings, join):
+    """The day was built while v2 waited, and is certified with it."""
+    join.save_pending([pending()])
+    rebuild(settings, "night", [(AUTHOR_OF_V1, LONG_AGO, False)])
+    assert certify_alone(settings, DAY).reason is None
+    assert dirty(settings) == []
+
+
+def test_the_deletion_of_a_board_that_the_build_has_as_pending_marks_its_day(settings, store, join):
+    pending_generation(settings, join)
+    serve(store, [tombstone(BOARD, 5, NOON + dt.timedelta(hours=1))])
+    assert dirty(settings) == [(DAY.date, "late board", 1)]
+    assert found(settings) == expected(None, 0)
+    id_ = build(settings, [], cut=6, run_id="again", raw_distinct=0, members=1)
+    exclude(settings, id_, "deleted", BOARD, 5, NOON + dt.timedelta(hours=1))
+    publish(settings, DAY, "again")
+    assert dirty(settings) == []
+    cover(settings, DAY)
+    assert rows(settings, "SELECT count(*) FROM detail_live") == [(0,)]
+    assert found(settings) == expected(None, 0)
+
+
+def test_the_deletion_of_a_board_that_began_to_wait_after_the_cut_is_of_its_day(settings, store, join):
+    build(settings, [], cut=1, run_id="night")
+    publish(settings, DAY, "night")
+    join.save_pending([pending()])
+    serve(store, [tombstone(BOARD, 5, NOON + dt.timedelta(hours=1))])
+    assert rows(settings, "SELECT day FROM detail_live") == [(DAY.date,)]
+    assert dirty(settings) == [(DAY.date, "late board", 2)]
+
+
+def test_a_deletion_that_was_served_before_its_board_was_built_as_pending_marks_the_day(settings, store, join):
+    """The cut ends before the deletion, and the stream never knew the board."""
+    serve(store, [tombstone(BOARD, 5, NOON + dt.timedelta(hours=1))])
+    rebuild(settings, "night", [])
+    assert dirty(settings) == [(DAY.date, "late board", 1)]
+
+
+def test_a_board_that_moved_while_its_day_had_it_as_pending_marks_that_day(settings, store, join):
+    pending_generation(settings, join)
+    serve(store, [on_the_other_day()])
+    days_are_checked(settings)
+    assert dirty(settings) == [(DAY.date, "moved board", 1)]
+    rows(settings, "DELETE FROM dirty_day")
+    other_day_shows(settings, on_the_other_day())
+    days_are_checked(settings)
+    assert dirty(settings) == [(DAY.date, "moved board", 1)]
+
+
+def test_a_board_that_is_pending_on_two_days_marks_the_older_one(settings, store, join):
+    pending_generation(settings, join)
+    build(settings, [], cut=6, run_id="other", day=OTHER_DAY, members=1, pending=[(BOARD, 5)])
+    publish(settings, OTHER_DAY, "other")
+    days_are_checked(settings)
+    assert dirty(settings) == [(DAY.date, "moved board", 1)]
+
+
+@pytest.mark.parametrize("is_built", [False, True])
+def test_a_board_that_waits_on_another_day_marks_the_day_in_which_it_is_hidden(settings, store, join, is_built):
+    serve(store, [v(1)])
+    rebuild(settings, "first", [(AUTHOR_OF_V1, LONG_AGO, False)], with_v2=False)
+    assert certify_alone(settings, DAY).reason is None
+    join.save_pending([pending()._replace(day=OTHER_DAY.date)])
+    if is_built:
+        build(settings, [], cut=2, run_id="other", day=OTHER_DAY, members=1, pending=[(BOARD, 1)])
+        publish(settings, OTHER_DAY, "other")
+    assert found(settings)[:3] == (None, None, 0)
+    days_are_checked(settings)
+    assert dirty(settings) == [(DAY.date, "moved board", 1)]
+
+
+@pytest.mark.parametrize("began_first", [False, True])
+def test_a_board_that_waits_on_another_day_is_hidden_by_a_later_publication(settings, store, join, began_first):
+    if began_first:  # a new board then
+        join.save_pending([pending()._replace(day=OTHER_DAY.date)])
+    build(settings, [v(1)], cut=1, run_id="night", members=1)
+    publish(settings, DAY, "night")
+    if not began_first:
+        join.save_pending([pending()._replace(day=OTHER_DAY.date)])
+    for _ in range(2):
+        assert found(settings)[:3] == (None, None, 0)
+        join.forget_superseded()
+    days_are_checked(settings)
+    assert dirty(settings) == [(DAY.date, "moved board", 1)]
+
+
+@pytest.mark.parametrize("known", ["live", "covered", "final alone"])
+def test_an_older_version_of_another_day_does_not_wait(settings, store, join, known):
+    """It would hide the newer one, which is served, or of which the other day's build knows alone."""
+    if known != "final alone":
+        serve(store, [on_the_other_day()])
+    if known != "live":
+        other_day_shows(settings, on_the_other_day())
+    join.save_pending([pending(offset=8)])
+    join.forget_superseded()
+    assert rows(settings, "SELECT title FROM board_detail") == [("v3",)]
+    assert rows(settings, "SELECT * FROM pending_record") == []
+    days_are_checked(settings)
+    assert dirty(settings) == []
+
+
+@pytest.mark.parametrize("is_served", [False, True])
+def test_an_older_version_waits_until_another_day_shows_a_newer_one(settings, store, join, is_served):
+    join.save_pending([pending(offset=1)])
+    if is_served:
+        serve(store, [on_the_other_day()])
+    other_day_shows(settings, on_the_other_day())
+    assert rows(settings, "SELECT title FROM board_detail") == [("v3",)]
+    assert rows(settings, "SELECT * FROM pending_record") == []
+
+
+def test_a_day_whose_only_board_waits_has_a_status(settings, join):
+    rows(settings, "DELETE FROM day_publication")
+    join.save_pending([pending()])
+    assert rows(settings, "SELECT day, pending_count, shown_rows FROM day_status") == [(DAY.date, 1, 0)]
+    assert found(settings) == expected(None, 1)
+
+
+def test_an_author_that_was_deleted_before_and_comes_back_after_its_board(settings, store, join):
+    """The stream knows the newest version alone, and shows v2; the rebuild goes by the times, so v2 waits again."""
+    members = [(AUTHOR_OF_V1, LONG_AGO, False), *((AUTHOR_OF_V2, *version) for version in AUTHORS["deleted before"])]
+    join.save_pending([pending()])
+    rebuild(settings, "first", members)
+    assert found(settings) == expected(None, 1)
+    serve(store, [v(2, table_offset=len(members))])
+    assert found(settings) == expected("v2", 0)
+    assert dirty(settings) == [(DAY.date, "late member", 1)]
+    rebuild(settings, "night", [*members, (AUTHOR_OF_V2, AFTER, False)])
+    assert found(settings) == expected(None, 1)._replace(places=0)
+    assert certify_alone(settings, DAY).reason is None
+    undo(settings, DAY, "test")
+    assert found(settings) == expected("v2", 0)
+    redo(settings, DAY, "test")
+    assert found(settings) == expected(None, 1)._replace(places=0)

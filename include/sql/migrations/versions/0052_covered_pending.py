@@ -28,6 +28,16 @@ DECLARE
                   WHERE v.relkind = 'v' AND m.relkind = 'v' AND v.relnamespace = 'public'::regnamespace
                     AND m.relnamespace = 'public'::regnamespace));
     statements text := $create$
+COMMENT ON COLUMN generation.first_key IS
+    'The smallest {{stream}} id of its rows and of what is pending; null without either.';
+COMMENT ON COLUMN generation.last_key IS
+    'The greatest {{stream}} id of its rows and of what is pending; null without either.';
+UPDATE generation g
+   SET first_key = LEAST(g.first_key, p.first_key), last_key = GREATEST(g.last_key, p.last_key)
+  FROM (SELECT generation_id, min({{key}}) AS first_key, max({{key}}) AS last_key
+          FROM generation_excluded WHERE kind = 'pending' GROUP BY generation_id) p
+ WHERE g.id = p.generation_id AND g.status <> 'building';
+
 COMMENT ON COLUMN pending_record.covered_by IS
     'The generation that its day shows, if it has this version of the {{stream}} or a newer one. Null while it waits.';
 COMMENT ON COLUMN pending_record.hides IS
