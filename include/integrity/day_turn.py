@@ -50,7 +50,7 @@ def in_turn(
         try:
             with connect(settings.database, "batch", application, LIMITS) as connection, connection.cursor() as cursor:
                 cursor.execute(query("lock_day_in_transaction", cursor), {"day_number": day.date.toordinal()})
-                cursor.execute(query("hold_tombstones", cursor))
+                cursor.execute(query("hold_pointers", cursor))
                 cursor.execute(query("open_day", cursor), {"day": day.date})
                 cursor.execute(query("lock_shown_day", cursor), {"day": day.date})
                 result = step(cursor, DayShows(*cursor.fetchone()))

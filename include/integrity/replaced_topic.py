@@ -49,7 +49,7 @@ def take_out_of_cuts(settings: Settings, topic: str, topic_id: str) -> list[Day]
         log.info("day %s: topic %s was made again, and is taken out of its cuts", day, topic)
     if marks:
         with connect(settings.database, "batch", "replaced topic") as connection, connection.cursor() as cursor:
-            cursor.execute(query("hold_tombstones", cursor))  # rows of tombstones whose day is not known
+            cursor.execute(query("hold_pointers", cursor))  # rows of tombstones whose day is not known
             cursor.execute(query("mark_live_of_replaced", cursor), {"day": None})
     return days
 

@@ -1,6 +1,7 @@
 """Finds a key of the stream on its whole way: from a gateway's store to the row that readers see. Changes nothing."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
@@ -166,7 +167,7 @@ def _verdict(
     by_place = {trace.place: trace for trace in traces}
     shown = [trace for trace in traces if trace.is_shown]
     newer = by_place.get("untaken") or by_place.get("unserved")
-    live = by_place.get("live")
+    last = max((trace for trace in traces if _takes_out(trace)), key=_age, default=None)
 
     def said(name: str, **values: Any) -> Message:
         return Message(f"verdict_{name}", subject=subject, **values)
@@ -179,15 +180,25 @@ def _verdict(
         return said(f"{name}_and_newer" if newer else name, **values)
     if newer:
         return said("untaken")
-    if "pending" in by_place:
-        return said("pending", table=pipeline.table.name, note=by_place["pending"].note)
-    for place in ("reject", "rejected"):
-        if place in by_place:
-            return said(place, note=by_place[place].note)
-    if "deleted" in by_place or (live is not None and live.note == "deleted"):
-        return said("deleted")
-    if live is not None or "final" in by_place:
+    if last is not None:
+        return said("deleted") if _is_deletion(last) else said(last.place, note=last.note)
+    if "live" in by_place or "final" in by_place:
         return said("stored")
     if events := sum(each.total for each in waiting.values()):
         return said("maybe_waiting", events=events)
     return said("not_known" if unknown else "no_trace")
+
+
+def _takes_out(trace: Trace) -> bool:
+    """True if it says why the view has no row."""
+    return _is_deletion(trace) or trace.place in ("pending", "reject", "rejected")
+
+
+def _is_deletion(trace: Trace) -> bool:
+    return trace.place == "deleted" or (trace.place in ("live", "covered") and trace.note == "deleted")
+
+
+def _age(trace: Trace) -> tuple[float, float]:
+    """The order of what happened to a key: by its record, and what builds said of that, before what the stream says."""
+    offset = -math.inf if trace.stream is None else trace.stream.offset
+    return offset, math.inf if trace.generation_id is None else trace.generation_id

@@ -13,7 +13,7 @@ from include.sql.named import COORDINATES
 from spark_jobs.batch.blobs import places_of
 from spark_jobs.transforms.join_rule import authors_of_history
 
-PENDING = "its member is not known"
+PENDING = "its member was not known, or was deleted before"
 
 
 def member_schema(definition: Definition) -> pa.Schema:

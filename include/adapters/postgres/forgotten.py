@@ -77,7 +77,7 @@ class ForgottenStore:
             by_generation = Counter(int(row[0]) for row in cursor.fetchall())
             removed["detail_final"] = by_generation.total()
             counted = [_counted(cursor, generation_id) for generation_id in sorted(by_generation)]
-            cursor.execute(query("hold_tombstones", cursor))
+            cursor.execute(query("hold_pointers", cursor))
             cursor.execute(query("lock_days_of_key", cursor), which | {"generation_ids": [*by_generation]})
             for table, name in self._statements.items():
                 cursor.execute(query(name, cursor), which)

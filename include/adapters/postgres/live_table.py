@@ -55,7 +55,7 @@ def write_rows(
     The parts are written in the order of the topic, and the newest version wins between them as within one.
     """
     if has_null_days(rows):
-        cursor.execute(query("share_tombstones", cursor))
+        cursor.execute(query("share_pointers", cursor))
     # lock the days of all parts before any row: a publication that has a day could wait for rows of an earlier part
     _write_part(cursor, rows, _locked_days(cursor, day_numbers(rows)), applied, refused)
 

@@ -9,7 +9,7 @@ from psycopg2.extras import execute_values
 
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.sessions import KeptConnection
-from include.adapters.postgres.shown_boards import array
+from include.adapters.postgres.shown_boards import array, newest_shown
 from include.contracts.reject import Reject
 from include.settings import DatabaseSettings
 from include.sql.named import query
@@ -83,19 +83,18 @@ class PendingStore:
     def save_pending(self, records: Iterable[PendingRecord]) -> int:
         """Save the records until their row of the table arrives. Returns their number.
 
-        A record whose board is served or published in this version or a newer one does not wait. The others that reach
-        a published day mark it as dirty.
+        A record whose board is served or published in this version or a newer one, on whatever day, does not wait. The
+        others that reach a published day mark it as dirty.
         """
         records = list(records)
-        days = sorted({record.day for record in records})
         with self._connection.transaction() as cursor:
             self._lease.hold(cursor)
-            cursor.execute(query("share_days", cursor), {"day_numbers": [day.toordinal() for day in days]})
-            count = _insert(cursor, "insert_pending", records)
-            cursor.execute(query("delete_superseded_pending", cursor), {"only_new": True})
-            cursor.execute(query("mark_not_hiding", cursor))
-            cursor.execute(query("select_shown_of_days", cursor), {"days": days})
-            for day, generation_id in cursor.fetchall():
+            cursor.execute(query("share_pointers", cursor))
+            rows = _newest(cursor, records)
+            cursor.execute(query("open_days_of_pending", cursor), {"days": sorted({row.day for row, _ in rows})})
+            published = cursor.fetchall()
+            count = _insert(cursor, "insert_pending", [(*row, hides) for row, hides in rows])
+            for day, generation_id in published:
                 params = {"day": day, "generation_id": generation_id, "only_new": True}
                 cursor.execute(query("cover_pending", cursor), params)
                 if late := cursor.fetchone()[0]:
@@ -152,13 +151,39 @@ class PendingStore:
 
     def forget_superseded(self) -> None:
         """Delete pending records of which the same or a newer version was served meanwhile; others hide older ones."""
-        self._execute("delete_superseded_pending", {"only_new": False})
+        self._execute("delete_superseded_pending", {})
         self._execute("mark_hiding", {})
 
     def _execute(self, name: str, parameters: dict[str, object]) -> None:
         with self._connection.transaction() as cursor:
             self._lease.hold(cursor)
             cursor.execute(query(name, cursor), parameters)
+
+
+def _newest(cursor: Cursor, records: Sequence[PendingRecord]) -> list[tuple[PendingRecord, bool]]:
+    """Return those that are newer than what is known of their boards, and whether there is something older to hide.
+
+    Known is what was served, and what other published days show. What its own day shows may cover a record, and then
+    no longer: see cover_pending.
+    """
+    keys = sorted({record.stream_key for record in records})
+    cursor.execute(query("select_served_versions", cursor), {"keys": array(keys)})
+    served: dict[int, list[tuple[dt.datetime, int, str | None]]] = {}
+    for key, *version in cursor.fetchall():
+        served.setdefault(key, []).append(tuple(version))
+    shown = newest_shown(cursor, keys)
+    newest = []
+    for record in records:
+        own, known = served.get(record.stream_key, []), shown.get(record.stream_key)
+        version = record.version_at, record.offset
+        is_served = any(
+            (at, offset) >= version or (at == record.version_at and event_id == record.event_id)
+            for at, offset, event_id in own
+        )
+        is_elsewhere = known is not None and known.day != record.day and known[:2] >= version
+        if not is_served and not is_elsewhere:
+            newest.append((record, bool(own) or known is not None))
+    return newest
 
 
 def _insert(cursor: Cursor, name: str, rows: Iterable[tuple[object, ...]]) -> int:

@@ -76,7 +76,7 @@ class RecheckStore:
         with connect(self._database, "pipeline_owner", "recheck") as connection, connection.cursor() as cursor:
             _begin(cursor, records)
             lease.hold(cursor)
-            cursor.execute(query("hold_tombstones", cursor))
+            cursor.execute(query("hold_pointers", cursor))
             cursor.execute(query("lock_days_of_rejected", cursor), {"days": list(days)})
             published = [day for day, is_published in cursor.fetchall() if is_published]
             for table, name in (
@@ -87,7 +87,7 @@ class RecheckStore:
             ):
                 cursor.execute(query(name, cursor))
                 removed[table] = cursor.rowcount
-            if rows := list(again):
+            if rows := [(*record, True) for record in again]:
                 execute_values(cursor, query("insert_pending", cursor), rows, page_size=PAGE)
             removed["sent again"] = len(rows)
             if published:

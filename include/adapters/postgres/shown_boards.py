@@ -28,7 +28,8 @@ def a_few_at_a_time(cursor: Cursor, days: Sequence[Of]) -> Iterator[Of]:
 
     That also undoes everything that the caller wrote meanwhile.
     """
-    cursor.execute(query("begin_look", cursor))
+    if days:
+        cursor.execute(query("begin_look", cursor))
     for number, day in enumerate(days, 1):
         yield day
         if number % _DAYS_LOCKED == 0 or number == len(days):
@@ -37,11 +38,36 @@ def a_few_at_a_time(cursor: Cursor, days: Sequence[Of]) -> Iterator[Of]:
 
 def looks(cursor: Cursor, keys: Sequence[int]) -> Iterator[Look]:
     """Yield the shown generations that may have some of the keys, with these keys. `keys` must be sorted."""
-    cursor.execute(query("select_shown_generations", cursor))
+    if not keys:
+        return
+    cursor.execute(query("select_shown_generations", cursor), {"first_key": keys[0], "last_key": keys[-1]})
     for day_number, generation_id, first_key, last_key in cursor.fetchall():
         within = [*keys[bisect_left(keys, first_key) : bisect_right(keys, last_key)]]
         if within:
             yield Look(day_number, generation_id, within)
+
+
+class Known(NamedTuple):
+    """The newest version of a board that a published day has, and the day; 1970 if the board is pending there."""
+
+    version_at: dt.datetime
+    offset: int
+    day: dt.date
+
+
+def newest_shown(cursor: Cursor, keys: Sequence[int]) -> dict[int, Known]:
+    """Return the newest version of each board that published days have. `keys` must be sorted.
+
+    Reads only generations whose keys may include one, a few at a time, and releases the locks on their tables in
+    between. The caller holds the pointers (`share_pointers`), so no day changes its generation meanwhile.
+    """
+    newest: dict[int, Known] = {}
+    for look in a_few_at_a_time(cursor, [*looks(cursor, keys)]):
+        cursor.execute(query("select_shown_boards", cursor), look._asdict() | {"keys": array(look.keys)})
+        for key, *version in cursor.fetchall():
+            found = Known(*version, _EPOCH + dt.timedelta(days=look.day_number))
+            newest[key] = max(newest.get(key, found), found)
+    return newest
 
 
 def shown_elsewhere(cursor: Cursor, day: dt.date, keys: Sequence[int]) -> set[int]:

@@ -99,10 +99,11 @@ SAVEPOINT look
 ROLLBACK TO SAVEPOINT look
 
 -- name: select_shown_generations
--- The generations that published days show, each with its first and last key: the newest day first.
+-- The generations that published days show and that may have one of the keys from the first to the last, each with its
+-- first and last key: the newest day first.
 SELECT p.day - date '1970-01-01', g.id, g.first_key, g.last_key
   FROM day_publication p JOIN generation g ON g.id = p.generation_id
- WHERE g.first_key IS NOT NULL
+ WHERE g.last_key >= %(first_key)s AND g.first_key <= %(last_key)s
  ORDER BY p.day DESC
 
 -- name: select_live_days

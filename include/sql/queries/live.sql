@@ -8,8 +8,9 @@ CREATE TEMPORARY TABLE IF NOT EXISTS stage_detail (
     deleted boolean NOT NULL
 ) ON COMMIT DELETE ROWS
 
--- name: share_tombstones
--- A tombstone without a day is looked for in the published days: none of them may change until it is written.
+-- name: share_pointers
+-- A tombstone without a day, and a board that begins to wait, are looked for in the published days: none of them may show
+-- another generation until they are written.
 SELECT pg_advisory_xact_lock_shared(7203004, 0)
 
 -- name: begin_rows

@@ -8,16 +8,21 @@ ON CONFLICT (topic, partition, "offset") DO NOTHING
 -- name: insert_pending
 INSERT INTO pending_record
     (topic, partition, "offset", {{key}}, {{table_key}}, day, key, value, kafka_timestamp, event_id, accepted_at, version_at,
-     traceparent)
+     traceparent, hides)
 VALUES %s
 ON CONFLICT (topic, partition, "offset") DO NOTHING
 
--- name: share_days
--- Before pending records of these days are inserted: what a day shows does not change until they are there.
-SELECT pg_advisory_xact_lock_shared(7203003, number)
-  FROM (SELECT number FROM unnest(%(day_numbers)s::int[]) AS number ORDER BY number) ordered
+-- name: select_served_versions
+-- The rows of these boards, in front of readers or covered: a covered one is the newest that was served of its board.
+SELECT {{key}}, {{version}}, stream_offset, event_id FROM detail_live WHERE {{key}} = ANY (%(keys)s::bigint[])
+ UNION ALL
+SELECT {{key}}, {{version}}, stream_offset, event_id FROM detail_covered WHERE {{key}} = ANY (%(keys)s::bigint[])
 
--- name: select_shown_of_days
+-- name: open_days_of_pending
+-- Before the records are inserted: serve, too, adds days before it locks records. Returns what the published days show.
+WITH opened AS (
+    INSERT INTO day_publication (day) SELECT unnest(%(days)s::date[]) AS day ORDER BY day ON CONFLICT (day) DO NOTHING
+)
 SELECT day, generation_id FROM day_publication
  WHERE day = ANY (%(days)s::date[]) AND generation_id IS NOT NULL
  ORDER BY day
@@ -27,14 +32,19 @@ SELECT day, generation_id FROM day_publication
 -- covers a record whose version of the board it knows, or a newer one, be it as a row or as a board that was deleted or
 -- has moved; the others wait. Returns how many of these came after its cut. Locked in the order in which others lock
 -- them. No generation is 0, see compare_rows. A record hides what the day or the speed layer has of its board.
+-- A record of another day is deleted if this generation knows a newer version, and otherwise hides what it has of its
+-- board: no day shows an older version than one that waits, nor waits for an older one than a day shows.
 WITH found AS (
-    SELECT topic, partition, "offset", {{key}}, version_at, event_id
+    SELECT topic, partition, "offset", {{key}}, version_at, event_id, day = %(day)s AS is_own
       FROM pending_record
-     WHERE day = %(day)s AND (NOT %(only_new)s OR pending_since = now())
+     WHERE CASE WHEN %(only_new)s THEN day = %(day)s AND pending_since = now()
+                ELSE day = %(day)s
+                     OR {{key}} BETWEEN (SELECT first_key FROM generation WHERE id = %(generation_id)s)
+                                    AND (SELECT last_key FROM generation WHERE id = %(generation_id)s) END
      ORDER BY topic, partition, "offset"
        FOR UPDATE
 ), decided AS (
-    SELECT w.topic, w.partition, w."offset", r.is_read,
+    SELECT w.topic, w.partition, w."offset", w.is_own, r.is_read,
            r.is_read AND NOT EXISTS (SELECT 1 FROM generation_excluded e
                                       WHERE e.generation_id = %(generation_id)s AND e.{{key}} = w.{{key}}
                                         AND e.kind = 'pending')
@@ -46,34 +56,34 @@ WITH found AS (
                               OR f.{{version}} = w.version_at AND f.event_id = w.event_id))
            OR EXISTS (SELECT 1 FROM generation_excluded e
                        WHERE e.generation_id = %(generation_id)s AND e.{{key}} = w.{{key}}
+                         AND (w.is_own OR e.kind = 'deleted')
                          AND (e.version_at, ordered_offset(e.stream_offset, g.stream_ends))
                              >= (w.version_at, w."offset")) AS is_covered,
            EXISTS (SELECT 1 FROM detail_final f
                     WHERE f.day = %(day)s AND f.generation_id = COALESCE(%(generation_id)s, 0) AND f.{{key}} = w.{{key}})
-           OR EXISTS (SELECT 1 FROM detail_live l WHERE l.{{key}} = w.{{key}})
-           OR EXISTS (SELECT 1 FROM detail_covered c WHERE c.{{key}} = w.{{key}}) AS hides
+           OR w.is_own AND (EXISTS (SELECT 1 FROM detail_live l WHERE l.{{key}} = w.{{key}})
+                            OR EXISTS (SELECT 1 FROM detail_covered c WHERE c.{{key}} = w.{{key}})) AS hides
       FROM found w
       LEFT JOIN generation g ON g.id = %(generation_id)s
-     CROSS JOIN LATERAL (SELECT COALESCE(w."offset" < g.stream_ends[w.partition + 1], false) AS is_read) r
+     CROSS JOIN LATERAL (SELECT w.is_own AND COALESCE(w."offset" < g.stream_ends[w.partition + 1], false) AS is_read) r
+), superseded AS (
+    DELETE FROM pending_record w
+     USING decided d
+     WHERE w.topic = d.topic AND w.partition = d.partition AND w."offset" = d."offset"
+       AND d.is_covered AND NOT d.is_own
 ), covered AS (
     UPDATE pending_record w
-       SET covered_by = CASE WHEN d.is_covered THEN %(generation_id)s::bigint END, hides = w.hides OR d.hides
+       SET covered_by = CASE WHEN d.is_own THEN CASE WHEN d.is_covered THEN %(generation_id)s::bigint END
+                             ELSE w.covered_by END,
+           hides = w.hides OR d.hides
       FROM decided d
      WHERE w.topic = d.topic AND w.partition = d.partition AND w."offset" = d."offset"
-       AND (w.covered_by IS DISTINCT FROM CASE WHEN d.is_covered THEN %(generation_id)s::bigint END
-            OR d.hides AND NOT w.hides)
+       AND (d.is_own AND w.covered_by IS DISTINCT FROM CASE WHEN d.is_covered THEN %(generation_id)s::bigint END
+            OR d.hides AND NOT w.hides AND (d.is_own OR NOT d.is_covered))
 )
-SELECT count(*) FROM decided WHERE NOT is_covered AND NOT is_read AND %(generation_id)s::bigint IS NOT NULL
-
--- name: mark_not_hiding
--- Pending records of this transaction whose boards have no row: most are new boards, beyond the keys of published days.
-UPDATE pending_record w
-   SET hides = false
- WHERE w.pending_since = now()
-   AND NOT EXISTS (SELECT 1 FROM detail_live l WHERE l.{{key}} = w.{{key}})
-   AND NOT EXISTS (SELECT 1 FROM detail_covered c WHERE c.{{key}} = w.{{key}})
-   AND COALESCE(w.{{key}} > (SELECT max(g.last_key) FROM day_publication p JOIN generation g ON g.id = p.generation_id),
-                true)
+SELECT count(*)
+  FROM decided
+ WHERE is_own AND NOT is_covered AND NOT is_read AND %(generation_id)s::bigint IS NOT NULL
 
 -- name: mark_hiding
 -- An older version was served just when the record was inserted. Locked in the order in which others lock them.
@@ -160,15 +170,13 @@ UPDATE pending_record p
  WHERE p.topic = sent.topic AND p.partition = sent.partition AND p."offset" = sent."offset"
 
 -- name: delete_superseded_pending
--- Of all pending records, or of those of this transaction alone: a board whose newer version was served, or another copy
--- of its event. If that was done just when the record was inserted, nothing else would look at it again. Locked in the
--- order in which others lock them.
+-- A board whose newer version was served, or another copy of its event. If that was done just when the record was
+-- inserted, nothing else would look at it again. Locked in the order in which others lock them.
 WITH superseded AS (
     SELECT p.topic, p.partition, p."offset"
       FROM pending_record p JOIN detail_live l ON l.{{key}} = p.{{key}}
-     WHERE ((l.{{version}}, l.stream_offset) >= (p.version_at, p."offset")
-            OR l.{{version}} = p.version_at AND l.event_id = p.event_id)
-       AND (NOT %(only_new)s OR p.pending_since = now())
+     WHERE (l.{{version}}, l.stream_offset) >= (p.version_at, p."offset")
+        OR l.{{version}} = p.version_at AND l.event_id = p.event_id
      ORDER BY p.topic, p.partition, p."offset"
        FOR UPDATE OF p
 )

@@ -3,8 +3,8 @@
 -- name: lock_day_in_transaction
 SELECT pg_advisory_xact_lock(7203003, %(day_number)s)
 
--- name: hold_tombstones
--- Waits for batches with tombstones that were looked for in the days as they are shown now.
+-- name: hold_pointers
+-- Waits for tombstones and boards that were looked for in the days as they are shown now.
 SELECT pg_advisory_xact_lock(7203004, 0)
 
 -- name: open_day

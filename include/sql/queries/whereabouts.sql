@@ -15,7 +15,8 @@ SELECT 'covered', c.day, c.generation_id, c.event_id, c.covered_at, c.{{version}
  WHERE c.{{key}} = %(key)s
 UNION ALL
 SELECT 'pending', b.day, NULL, b.event_id, b.pending_since, b.version_at, b.partition, b."offset", NULL, NULL, NULL, NULL,
-       format('%%s %%s', b.{{table_key}}, CASE WHEN b.sent_at IS NULL THEN 'is not known' ELSE 'has arrived' END)
+       format('its {{table}} %%s %%s', b.{{table_key}},
+              CASE WHEN b.sent_at IS NULL THEN 'is not known, or was deleted' ELSE 'has arrived' END)
   FROM pending_record b
  WHERE b.{{key}} = %(key)s AND b.covered_by IS NULL
 UNION ALL

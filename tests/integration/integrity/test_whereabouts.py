@@ -11,6 +11,7 @@ from include.contracts.headers import ACCEPTED_AT, EVENT_ID, REPLAYED_AT
 from include.gateway.client import GatewayUnavailable
 from include.integrity.__main__ import main
 from include.integrity.comparison import verify
+from include.integrity.covering import cover
 from include.integrity.deadline import SearchTooLong
 from include.integrity.gateways import Unsent
 from include.integrity.page import FIND_LIMITS
@@ -109,7 +110,31 @@ def test_an_event_is_found_by_its_id_in_the_stream_and_in_a_published_day(settin
 def test_a_post_whose_author_is_unknown_waits(settings):
     pending(settings, board_id=5, offset=3)
 
-    assert look(settings, key=5).verdict == "board 5 waits: its member 99 is not known"
+    assert look(settings, key=5).verdict == "board 5 waits: its member 99 is not known, or was deleted"
+
+
+def test_the_newest_record_says_how_far_a_post_is(settings, streamed):
+    """A build that the day shows, or showed, has it as pending; it was deleted since, and comes again with no author."""
+    pending(settings, board_id=5, offset=13)
+    others = [row(1, 11, nickname="저녁"), row(2, 12)]
+    built = build(settings, others, cut=20, run_id="night", pending=[(5, 13)])
+    publish(settings, DAY, "night")
+    waits = "board 5 waits: its member 99 is not known, or was deleted"
+    assert look(settings, key=5).verdict == waits
+
+    serve(streamed, [tombstone(5, 25, at=NOON + dt.timedelta(minutes=1))])
+    found = look(settings, key=5)
+    assert found.verdict == "board 5 was deleted"
+    assert ("pending", built) in [(trace.place, trace.generation_id) for trace in found.traces]
+
+    again = build(settings, others, cut=26, run_id="again")
+    exclude(settings, again, "deleted", board_id=5, offset=25, at=NOON + dt.timedelta(minutes=1))
+    publish(settings, DAY, "again")
+    cover(settings, DAY)
+    assert look(settings, key=5).verdict == "board 5 was deleted"
+
+    pending(settings, board_id=5, offset=27, version_at=NOON + dt.timedelta(minutes=2))
+    assert look(settings, key=5).verdict == waits
 
 
 def test_a_deleted_post(settings, streamed):

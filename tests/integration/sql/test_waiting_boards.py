@@ -190,7 +190,7 @@ def test_a_board_that_begins_to_wait_while_its_day_is_published_is_covered(setti
     with ThreadPoolExecutor(1) as threads:
         holder = session(settings)
         with closing(holder), holder.cursor() as cursor:
-            cursor.execute(query("lock_day_in_transaction", PIPELINE), {"day_number": DAY.date.toordinal()})
+            cursor.execute(query("hold_pointers", PIPELINE))
             inserting = threads.submit(join.save_pending, [pending()])
             wait_until(lambda: is_waiting(settings, "join"), 20, "the record waits for the publication")
             holder.rollback()

@@ -84,22 +84,29 @@ BEGIN
 END
 $$;
 
+CREATE VIEW waiting_board AS
+SELECT w.{{key}}, w.day, w.pending_since AS since FROM pending_record w WHERE w.covered_by IS NULL
+ UNION ALL
+SELECT e.{{key}}, p.day, p.published_at
+  FROM day_publication p JOIN generation_excluded e ON e.generation_id = p.generation_id AND e.kind = 'pending'
+ WHERE p.pending_count > 0
+   AND NOT EXISTS (SELECT FROM detail_live l
+                    WHERE l.{{key}} = e.{{key}}
+                      AND NOT (COALESCE(l.day, p.day) = p.day
+                               AND is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}},
+                                              l.stream_partition, l.stream_offset, l.table_partition,
+                                              l.table_offset)));
+GRANT SELECT ON waiting_board TO stream, batch;
+COMMENT ON VIEW waiting_board IS
+    '{{stream}}s that wait for their {{table}} now, once or several times: their records wait, or the generation that'
+    ' their day shows has them as pending.';
+
 CREATE OR REPLACE VIEW day_status AS
 SELECT p.day,
        p.status,
        p.raw_distinct,
        COALESCE(p.row_count, 0) AS row_count,
-       (SELECT count(*)
-          FROM (SELECT w.{{key}} FROM pending_record w WHERE w.day = p.day AND w.covered_by IS NULL
-                 UNION
-                SELECT e.{{key}} FROM generation_excluded e
-                 WHERE e.generation_id = p.generation_id AND e.kind = 'pending'
-                   AND NOT EXISTS (SELECT FROM detail_live l
-                                    WHERE l.{{key}} = e.{{key}}
-                                      AND NOT (COALESCE(l.day, p.day) = p.day
-                                               AND is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}},
-                                                              l.stream_partition, l.stream_offset, l.table_partition,
-                                                              l.table_offset)))) pending) AS pending_count,
+       (SELECT count(DISTINCT w.{{key}}) FROM waiting_board w WHERE w.day = p.day) AS pending_count,
        COALESCE(p.rejected_count, 0) AS rejected_count,
        (SELECT count(*) FROM detail_correction c WHERE c.generation_id = p.generation_id) AS correction_count,
        (SELECT count(*) FROM detail_live l
