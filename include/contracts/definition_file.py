@@ -70,7 +70,8 @@ _OWN_NAMES = {
     "publication_pkey", "rebuild_run", "rebuild_run_pkey", "recorded", "reject", "reject_pkey", "searched_generation",
     "searched_generation_pkey", "shown_rows", "site", "stream", "stream_driver", "stream_driver_pkey",
     "stream_progress", "stream_progress_pkey", "stream_trial", "stream_trial_pkey", "stream_watermark",
-    "stream_watermark_pkey", "unchecked_day", "unchecked_day_pkey", "unchecked_day_request_seq", "was_pending",
+    "stream_watermark_pkey", "unchecked_day", "unchecked_day_pkey", "unchecked_day_request_seq", "waiting_record",
+    "was_pending",
 }  # fmt: skip
 
 _SYSTEM_COLUMNS = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}

@@ -899,7 +899,7 @@ END
 $$;
 COMMENT ON FUNCTION shown_rows IS 'How many rows of the day {{view}} shows; null for a day that it does not have.';
 
-CREATE VIEW waiting_board AS
+CREATE VIEW waiting_record AS
 SELECT w.{{key}}, w.day, w.pending_since AS since FROM pending_record w WHERE w.covered_by IS NULL
  UNION ALL
 SELECT e.{{key}}, p.day, p.published_at
@@ -911,8 +911,8 @@ SELECT e.{{key}}, p.day, p.published_at
                                AND is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}},
                                               l.stream_partition, l.stream_offset, l.table_partition,
                                               l.table_offset)));
-GRANT SELECT ON waiting_board TO stream, batch;
-COMMENT ON VIEW waiting_board IS
+GRANT SELECT ON waiting_record TO stream, batch;
+COMMENT ON VIEW waiting_record IS
     '{{stream}}s that wait for their {{table}} now, once or several times: their records wait, or the generation that'
     ' their day shows has them as pending.';
 
@@ -921,7 +921,7 @@ SELECT p.day,
        p.status,
        p.raw_distinct,
        COALESCE(p.row_count, 0) AS row_count,
-       (SELECT count(DISTINCT w.{{key}}) FROM waiting_board w WHERE w.day = p.day) AS pending_count,
+       (SELECT count(DISTINCT w.{{key}}) FROM waiting_record w WHERE w.day = p.day) AS pending_count,
        COALESCE(p.rejected_count, 0) AS rejected_count,
        (SELECT count(*) FROM detail_correction c WHERE c.generation_id = p.generation_id) AS correction_count,
        (SELECT count(*) FROM detail_live l

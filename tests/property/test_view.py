@@ -3,7 +3,8 @@
 On a real PostgreSQL. The expectation is plain Python: the newest version of each board that was ever served, and of
 each generation its rows, the boards that it left out, and its cut. Members come and are deleted, before and after the
 times of their boards: a board whose newest version waits is not in the view, and one that the day's generation decided
-does not wait. One board moves between the days, and some generations are of a release that kept no versions of what it
+does not wait. A published day of which the view or the counts say anything else than its generation is marked. One board
+moves between the days, and some generations are of a release that kept no versions of what it
 left out. An offset is one of a topic: when that is made again, its records are newer than those of the former one in
 the same version, and no cut covers records of another. Some records may be lost to an accepted gap of the archive:
 builds lack them, and what the stream served of them stays.
@@ -28,6 +29,7 @@ from include.adapters.postgres.pending_store import PendingRecord, PendingStore
 from include.errors import NothingBuilt, StaleRun
 from include.integrity.comparison import verify
 from include.integrity.covering import cover
+from include.integrity.day_checks import check_days, mark_left_days
 from include.integrity.pruning import collect_orphans
 from include.integrity.publication import UndoRefused, publish, redo, undo
 from include.integrity.replaced_topic import take_out_of_cuts
@@ -53,6 +55,11 @@ SELECT board_id, shown ->> 'title', rebuilt ->> 'title'
 SHOWN = "SELECT board_id, title, finality, shown_since FROM board_detail WHERE day = %s"
 COUNTED = "SELECT shown_rows(%s)"
 STATUS = "SELECT pending_count, shown_rows FROM day_status WHERE day = %s"
+WAITING = "SELECT DISTINCT board_id FROM waiting_record WHERE day = %s"
+MARKED = """
+SELECT day FROM dirty_day UNION SELECT day FROM unchecked_day
+ UNION SELECT day FROM day_publication WHERE held_reason IS NOT NULL
+"""
 PENDING = 'SELECT "offset", covered_by FROM pending_record'
 BY_ID = "SELECT * FROM {} ORDER BY day, board_id"
 POINTER = """
@@ -379,13 +386,16 @@ class Serving:
         """The view is what was served and published; a board that was taken is in the view or waits."""
         for number, day in enumerate(DAYS):
             self._check(number, day)
+        self._check_marks()
         ids = f"ARRAY[{', '.join(map(str, BOARDS))}]"
         assert self._read(BY_ID.format(f"board_detail_by_key({ids})")) == self._read(
             BY_ID.format("board_detail_masked")
         )
         found = self._pending()
-        waits = {event.offset for event in self.waiting.values() if not self._is_decided(event)
-                 and (event.board not in self.newest or event.version > self.newest[event.board].version)}  # fmt: skip
+        # another day showed a newer version meanwhile, or when it came: it waits no more, and is not sent
+        self.waiting = {offset: event for offset, event in self.waiting.items() if not self._is_older_elsewhere(event)}
+        waits = {event.offset for event in self.waiting.values()
+                 if not self._is_decided(event) and self._is_news(event)}  # fmt: skip
         # the day decided it once; a later build, from versions of members that came since, says that it waits
         waits -= {offset for offset in waits & self.forgotten
                   if self.waiting[offset].board in self._generation(self.waiting[offset].day).waiting}  # fmt: skip
@@ -393,6 +403,39 @@ class Serving:
         for offset, covered_by in found.items():
             event = self.waiting[offset]
             assert covered_by == (self._pointer(DAYS[event.day])[0] if self._is_decided(event) else None)
+
+    def _check_marks(self):
+        """A published day whose certificate says anything else than the view and the counts is marked, or held.
+
+        At once; only for a board that moved, or waits on the other day, by the check that each night makes.
+        """
+        if unmarked := self._unmarked():
+            assert set().union(*unmarked.values()) == {MOVER}
+            mark_left_days(self.database)
+            check_days(self.database)
+            assert not self._unmarked()
+
+    def _unmarked(self):
+        """The boards by day that differ from what it can be certified with, of days without a mark."""
+        marked = {day for (day,) in self._read(MARKED)}
+        found = {}
+        for number, day in enumerate(DAYS):
+            if self._pointer(day)[0] is not None and day.date not in marked:
+                generation, shown = self._generation(number), self._view(day)
+                counted = {board for (board,) in self._read(WAITING, day)}
+                rows_of = {board: event.title for board, event in generation.known.items() if event.day == number}
+                found[day] = {board for board in BOARDS if rows_of.get(board) != shown.get(board)
+                              or (board in generation.waiting) != (board in counted)}  # fmt: skip
+        return {day: boards for day, boards in found.items() if boards}
+
+    def _is_news(self, event):
+        """False if the board was served in a newer version, or this is another copy of what was served."""
+        served = self.newest.get(event.board)
+        return served is None or (event.version > served.version and event.event_id != served.event_id)
+
+    def _is_older_elsewhere(self, event):
+        known = self._generation(1 - event.day).known.get(event.board)
+        return known is not None and known.day != event.day and known.version >= event.version
 
     def _pending(self):
         """The generation that covers a pending record, if one does, by offset."""
@@ -424,18 +467,21 @@ class Serving:
         counted = {event.board for event in waiting if event.day == number}
         counted |= {board for board in generation.waiting if board not in self.newest
                     or self._is_covered(self.newest[board], generation, cut, number)}  # fmt: skip
-        assert not counted & shown.keys()  # in the view or pending, never both
+        assert not (counted | hidden) & shown.keys()  # in the view or pending, never both
         assert self._read(STATUS, day) in ([(len(counted), len(shown))], [])
         mover, _ = shown.pop(MOVER, None), expected.pop(MOVER, None)
         assert shown == {board: title for board, title in expected.items() if title}
         # Its newest version may be of the other day, and that day forget it: older ones are shown, but none that the
-        # generation knows to be older.
+        # generation knows to be older, and none at all while it waits, on whatever day.
         known = generation.known.get(MOVER)
         served = {event.title for event in self.served
                   if event.day == number and self._is_on_top(event, generation, cut)}  # fmt: skip
         if MOVER in on_top:
             assert mover == (None if MOVER in hidden else on_top[MOVER].title)
-        assert mover in served | {known.title if known and known.day == number else None, None}
+        has_row = known is not None and known.day == number
+        assert mover in served | {known.title if has_row else None, None}
+        if has_row and self.damage is None:  # then it is not deleted
+            assert (mover is None) == (MOVER in hidden)
 
     def _is_on_top(self, event, generation, cut):
         """Without a cut nothing is covered: its topic is gone."""

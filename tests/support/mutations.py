@@ -43,7 +43,7 @@ def _in_query(name, old, new):
     """Another text in the place of one in a named query."""
 
     def mutate(monkeypatch, folder, _):
-        statements = dict(named.statements(named.QUERIES))
+        statements = dict(named.statements(named.QUERIES))  # with what another mutation made of them
         assert statements[name].count(old) == 1, f"{name}: {old!r}"
         statements[name] = statements[name].replace(old, new)
         monkeypatch.setattr(named, "statements", lambda _: statements)
@@ -84,6 +84,14 @@ def _late_members_dropped(monkeypatch, *_):
     monkeypatch.setattr(late_members, "find_late_members", search)
 
 
+def _all(*mutations):
+    def mutate(*context):
+        for mutation in mutations:
+            mutation(*context)
+
+    return mutate
+
+
 MUTATIONS = {
     # a check of a day looks at no other day
     "no-pairs": _no_pairs,
@@ -115,6 +123,25 @@ MUTATIONS = {
     "deletions-forgotten": _in_query("forget_covered", "NOT deleted AND ", ""),
     # older versions than a covered row are served
     "covered-unknown": _in_query("drop_superseded_staged", "c.{{key}} = s.{{key}}", "false"),
+    # a deletion is of the day of a row alone
+    "pending-deletion-dayless": _all(
+        _in_query("select_shown_boards", "kind = 'pending'", "false"),
+        _in_query("set_days_of_staged_tombstones", "w.{{key}} = s.{{key}}", "false"),
+    ),
+    # a board waits although its newer version is covered, or another day shows it
+    "older-waits": _all(
+        _in_query("select_served_versions", "detail_covered WHERE", "detail_covered WHERE false AND"),
+        _in_query("select_shown_boards", "{{key}}, {{version}}", "{{key}}, timestamptz 'epoch'"),
+    ),
+    # a day that shows a newer version of a board lets older ones of other days wait, and shows older ones than those
+    "waiting-elsewhere-unseen": _in_query("cover_pending", "OR {{key}} BETWEEN", "OR false AND {{key}} BETWEEN"),
+    # a day whose row is hidden by a board that waits on another day is not marked
+    "hidden-elsewhere-unmarked": _in_query("count_left_boards", "day <> %(day)s AND covered_by IS NULL", "false"),
+    # a day that has a board as pending is not marked when that moves
+    "pending-moves-unmarked": _all(
+        _in_query("count_left_boards", "kind = 'pending'", "false"),
+        _in_query("count_moved_boards", "generation_id = %(generation_id)s AND kind = 'pending'", "false"),
+    ),
     # boards that waited for their member when the generation was built are covered for ever
     "pending-covered": _in_database(
         "CREATE OR REPLACE FUNCTION was_pending(generation_id bigint, key bigint) RETURNS boolean"

@@ -75,7 +75,7 @@ DELETE FROM stream_watermark w
  WHERE w.at = old.at AND (old.number > 1 OR w.at < now() - interval '6 hours')
 
 -- name: count_pending
-SELECT count(DISTINCT {{key}}) AS count, extract(epoch FROM now() - min(since))::float AS oldest_s FROM waiting_board
+SELECT count(DISTINCT {{key}}) AS count, extract(epoch FROM now() - min(since))::float AS oldest_s FROM waiting_record
 
 -- name: select_progress
 SELECT query, driver_id, epoch, batch_id, input_rows, duration_ms, total_rows, offsets, input_rate, processed_rate,

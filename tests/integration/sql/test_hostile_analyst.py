@@ -371,7 +371,7 @@ def test_the_same_shows_what_is_not_masked(analyzed, personal):
 
 
 def test_roles_of_the_pipeline_still_lock(settings):
-    taken = {"pipeline_owner": "lock_migrations", "stream": "share_tombstones", "batch": "hold_tombstones"}
+    taken = {"pipeline_owner": "lock_migrations", "stream": "share_pointers", "batch": "hold_pointers"}
     for role, name in taken.items():
         with connect(settings.database, role) as connection, connection.cursor() as cursor:
             cursor.execute(query(name, PIPELINE))
