@@ -907,10 +907,8 @@ SELECT e.{{key}}, p.day, p.published_at
  WHERE p.pending_count > 0
    AND NOT EXISTS (SELECT FROM detail_live l
                     WHERE l.{{key}} = e.{{key}}
-                      AND NOT (COALESCE(l.day, p.day) = p.day
-                               AND is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}},
-                                              l.stream_partition, l.stream_offset, l.table_partition,
-                                              l.table_offset)));
+                      AND NOT is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}}, l.stream_partition,
+                                         l.stream_offset, l.table_partition, l.table_offset));
 GRANT SELECT ON waiting_record TO stream, batch;
 COMMENT ON VIEW waiting_record IS
     '{{stream}}s that wait for their {{table}} now, once or several times: their records wait, or the generation that'
