@@ -3,16 +3,16 @@
 On a real PostgreSQL. The expectation is plain Python: the newest version of each board that was ever served, and of
 each generation its rows, the boards that it left out, and its cut. Members come and are deleted, before and after the
 times of their boards: a board whose newest version waits is not in the view, and one that the day's generation decided
-does not wait. A published day of which the view or the counts say anything else than its generation is marked. One board
-moves between the days, and some generations are of a release that kept no versions of what it
-left out. An offset is one of a topic: when that is made again, its records are newer than those of the former one in
-the same version, and no cut covers records of another. Some records may be lost to an accepted gap of the archive:
-builds lack them, and what the stream served of them stays.
+does not wait. A published day of which the view or the counts say anything else than its generation is marked. One
+board moves between the days, and some generations are of a release that kept no versions of what it left out. An offset
+is one of a topic: when that is made again, its records are newer than those of the former one in the same version, and
+no cut covers records of another. Some records may be lost to an accepted gap of the archive: builds lack them, and what
+the stream served of them stays.
 
 SERVING_EXAMPLES=300 is a search. SERVING_MUTATION takes a mend out (tests/support/mutations.py); seen to fail at the
 n-th seed from 300 on: fence-without-left-out 5, deletions-forgotten 4, covered-unknown 4, pending-covered 39; from 2000
-on: brought-back-uncompared 1, set-aside-uncompared 96, older-row-stays 117; from 4000 on: pending-deletion-dayless 8, and
-with the moving board alone older-waits 9, hidden-elsewhere-unmarked 9, waiting-elsewhere-unseen 69,
+on: brought-back-uncompared 1, set-aside-uncompared 96, older-row-stays 117; from 4000 on: pending-deletion-dayless 8,
+and with the moving board alone older-waits 9, hidden-elsewhere-unmarked 9, waiting-elsewhere-unseen 69,
 pending-moves-unmarked 77.
 """
 
@@ -576,7 +576,7 @@ def test_corrections_are_the_difference_whatever_is_served_since_verify(mutated,
 
 
 class Moving(Serving):
-    """One board alone, which moves between the days while its author is deleted and comes back, and waits in between."""
+    """One board alone, which moves between the days; its author is deleted and comes back, and it waits in between."""
 
     def __init__(self, database, random, reader):
         super().__init__(database, random, reader)

@@ -114,7 +114,7 @@ def test_a_post_whose_author_is_unknown_waits(settings):
 
 
 def test_the_newest_record_says_how_far_a_post_is(settings, streamed):
-    """A build that the day shows, or showed, has it as pending; it was deleted since, and comes again with no author."""
+    """A build that the day shows, or showed, has it as pending; it was deleted since, and comes again and waits."""
     pending(settings, board_id=5, offset=13)
     others = [row(1, 11, nickname="저녁"), row(2, 12)]
     built = build(settings, others, cut=20, run_id="night", pending=[(5, 13)])
