@@ -114,7 +114,7 @@ def _of_topics(view: DriverView) -> Iterator[Metric]:
 
 def _of_driver(view: DriverView) -> Iterator[Metric]:
     if view.pending is not None:
-        yield GaugeMetricFamily("stream_pending_boards", "Records that wait.", value=view.pending.boards)
+        yield GaugeMetricFamily("stream_pending_boards", "Keys of the stream that wait.", value=view.pending.boards)
         yield GaugeMetricFamily(
             "stream_pending_oldest_seconds", "How long the first of them has waited.", value=view.pending.oldest_s
         )
