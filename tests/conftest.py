@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from stack.layout import Layout
 from tests.servers import (
     KafkaServer,
     PostgresTestServer,
@@ -104,14 +103,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     """One real Spark for all tests, with the Kafka connector. It takes seconds to start."""
-    from include.settings import SparkSettings
-    from spark_jobs.connectors.session import BATCH_CONFIGURATION, STREAM_CONFIGURATION, open_session
+    from tests.support.spark import opened_session
 
-    settings = SparkSettings("local[2]", Layout.of().spark_jars)
-    both = STREAM_CONFIGURATION | BATCH_CONFIGURATION
-    session = open_session(settings, "tests", "1g", both, shuffle_partitions=2)
-    yield session
-    session.stop()
+    with opened_session() as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

@@ -22,8 +22,8 @@ if is_long():
 
 
 @pytest.fixture(scope="module", params=[*PIPELINES] if is_long() else ["order_detail"])
-def parts(tmp_path_factory, request):
-    with parts_in(tmp_path_factory.mktemp("question-faults"), request.param) as parts:
+def parts(tmp_path_factory, request, spark):
+    with parts_in(tmp_path_factory.mktemp("question-faults"), request.param, spark) as parts:
         yield parts
 
 

@@ -50,7 +50,6 @@ from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.check import verify_archive
 from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.batch.rebuild import rebuild_day
-from spark_jobs.connectors.session import BATCH_CONFIGURATION, STREAM_CONFIGURATION, open_session
 from spark_jobs.speed.driver import QUERIES, Driver
 from tests.faults import frame
 from tests.faults.batch_parts import DayReader
@@ -62,6 +61,7 @@ from tests.support.oracle import day_of
 from tests.support.pipeline import rows, with_topics
 from tests.support.questions import before_question
 from tests.support.records import value_of
+from tests.support.spark import opened_session
 from tests.support.topic_log import TopicLog
 
 _DEADLINE_S = 120.0
@@ -363,19 +363,14 @@ class World:
 
 
 @contextlib.contextmanager
-def parts_in(folder: Path, pipeline: str) -> Iterator[Parts]:
-    """Yield the parts, running; stop them at the end."""
+def parts_in(folder: Path, pipeline: str, spark: SparkSession) -> Iterator[Parts]:
+    """Yield the parts, with servers of their own, running; stop these at the end."""
     for name in ("kafka", "postgres"):
         (folder / name).mkdir(parents=True)
     with kafka_server(folder / "kafka") as kafka, postgres_server(folder / "postgres") as postgres:
-        settings = with_topics(kafka, postgres, "questions", folder, pipeline)
-        both = STREAM_CONFIGURATION | BATCH_CONFIGURATION
-        spark = open_session(settings.spark, "questions", "1g", both, shuffle_partitions=2)
-        spark.sparkContext.setLogLevel("OFF")  # a query that is stopped tells of each task
         try:
             yield Parts(kafka, postgres, spark, folder, pipeline)
         finally:
-            spark.stop()
             gc.collect()  # an admin client that lives on tells the terminal that its broker is gone
 
 
@@ -388,7 +383,8 @@ def main() -> int:
 
 def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
     done: list[Round] = []
-    with parts_in(folder, arguments.pipeline) as parts:
+    with opened_session() as spark, parts_in(folder, arguments.pipeline, spark) as parts:
+        spark.sparkContext.setLogLevel("OFF")  # a query that is stopped tells of each task
         for number, plan in frame.chosen(arguments, plans(arguments.seed, arguments.rounds)):
             one = parts.run(number, arguments.seed, plan)
             done.append(one)

@@ -2,17 +2,33 @@
 
 import datetime as dt
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
 from include.adapters.kafka.offsets import OffsetRange, Offsets
 from include.contracts import headers as h
+from include.settings import SparkSettings
+from spark_jobs.connectors.session import BATCH_CONFIGURATION, STREAM_CONFIGURATION, open_session
 from spark_jobs.schemas import RECORD
+from stack.layout import Layout
 
 EPOCH = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)
 SENT = EPOCH + dt.timedelta(days=2)  # after every version that tests give their records
+
+
+@contextmanager
+def opened_session() -> Iterator[SparkSession]:
+    """Yield a session with the configurations of stream and batch, and the Kafka connector; stop it at the end."""
+    settings = SparkSettings("local[2]", Layout.of().spark_jars)
+    both = STREAM_CONFIGURATION | BATCH_CONFIGURATION
+    session = open_session(settings, "tests", "1g", both, shuffle_partitions=2)
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 class RawRecord(NamedTuple):
