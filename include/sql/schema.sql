@@ -909,7 +909,7 @@ SELECT e.{{key}}, p.day, p.published_at
                     WHERE l.{{key}} = e.{{key}}
                       AND NOT is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}}, l.stream_partition,
                                          l.stream_offset, l.table_partition, l.table_offset));
-GRANT SELECT ON waiting_record TO stream, batch;
+GRANT SELECT ON waiting_record TO stream, batch, integrity;
 COMMENT ON VIEW waiting_record IS
     '{{stream}}s that wait for their {{table}} now, once or several times: their records wait, or the generation that'
     ' their day shows has them as pending.';

@@ -5,6 +5,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import partial
 from types import MappingProxyType
 from typing import cast
@@ -94,17 +95,23 @@ class _ClientLog:
         client_log.log(level, message, *arguments)
 
 
+class _At(Enum):
+    """The place of a record whose key is repeated."""
+
+    FIRST = auto()  # in flight
+    ACKNOWLEDGED = auto()  # by the first client, maybe before an earlier record of the key
+    REFUSED = auto()  # by the first client, with its batch
+    ALONE = auto()  # in flight in the second client
+
+
 @dataclass(slots=True)
 class _Repeated:
-    """A key whose records in flight are sent alone, as each of them is reported, and in the order of the reports.
+    """A key of which a record was refused: its records in flight, in the order of the calls, and `held` later ones."""
 
-    `waiting` is the number of those that were sent alone. None is in flight any more once `until` records are settled.
-    `held` are sent then.
-    """
-
-    until: int
-    waiting: int = 0
+    records: deque[tuple[Record, Delivery]]
+    at: dict[Delivery, _At] = field(default_factory=dict)  # FIRST if it is missing
     held: list[tuple[Record, Delivery]] = field(default_factory=list)
+    is_sent_alone: bool = False  # an earlier record: so what comes after it has to be sent again, too
 
 
 class KafkaProducer:
@@ -115,8 +122,9 @@ class KafkaProducer:
 
     A broker refuses a batch for one invalid record, and librdkafka then reports that error for each record of the
     batch. So a record that is refused for good is sent once more, by a second client whose batches have one record, and
-    only that answer counts. Later records of its key that are in flight already are sent again after it, under the same
-    event id, and further ones are held until then: so the newest record of a key stays the last one.
+    only that answer counts. It is sent once the earlier records of its key were reported: a broker may take them later.
+    Later records of the key that are in flight already are sent again after it, under the same event id, and further
+    ones are held until then: so the newest record of a key stays the last one.
     """
 
     def __init__(self, kafka: KafkaConnection, deadline_s: float) -> None:
@@ -130,8 +138,7 @@ class KafkaProducer:
         self._alone: LibrdkafkaProducer | None = None  # the second client, made when it is needed first
         self._repeated: dict[tuple[str, bytes | None], _Repeated] = {}
         self._retired: list[LibrdkafkaProducer] = []
-        self._in_flight: deque[tuple[float, Delivery]] = deque()
-        self._settled = 0  # records that were in it
+        self._in_flight: deque[tuple[float, Delivery, Record]] = deque()
         self._poller: asyncio.TimerHandle | None = None
         self._is_poll_near = False
         self._next_sample_s = 0.0
@@ -160,11 +167,11 @@ class KafkaProducer:
             return future
         if self._repeated and (repeated := self._repeated.get((record.topic, record.key))) is not None:
             repeated.held.append((record, future))
-            self._track(future)
+            self._track(future, record)
             return future
         refusal = _produce(self._producer, record, partial(self._reported, record, future, self._generation))
         if refusal is None:
-            self._track(future)
+            self._track(future, record)
         else:
             future.set_result(_failure(refusal, self._generation, is_of_record=True))
         return future
@@ -235,8 +242,8 @@ class KafkaProducer:
         config["logger"] = _ClientLog(self._on_cluster_change)
         return LibrdkafkaProducer(config)
 
-    def _track(self, future: Delivery) -> None:
-        self._in_flight.append((self._loop.time() + self._deadline_s, future))
+    def _track(self, future: Delivery, record: Record) -> None:
+        self._in_flight.append((self._loop.time() + self._deadline_s, future, record))
         if not self._is_poll_near:
             self._is_poll_near = True
             self._loop.call_soon(self._poll_now)
@@ -280,7 +287,7 @@ class KafkaProducer:
             return
         if error is None:
             if self._repeated and (record.topic, record.key) in self._repeated:
-                self._send_alone(record, future)
+                self._repeat(record, future, _At.ACKNOWLEDGED)
                 return
             future.set_result(None)
             if self._is_sampling:
@@ -291,24 +298,44 @@ class KafkaProducer:
             future.set_result(failure)
         elif self._producer is None:
             future.set_result(Failure(CLOSED, "the producer is closed"))
-        else:
+        elif record.key is None:  # such records have no order
             self._send_alone(record, future)
+        else:
+            self._repeat(record, future, _At.REFUSED)
+
+    def _repeat(self, record: Record, future: Delivery, at: _At) -> None:
+        key = record.topic, record.key
+        if key not in self._repeated:
+            in_flight = ((one, of) for _, of, one in self._in_flight if (one.topic, one.key) == key)
+            self._repeated[key] = _Repeated(deque(in_flight))
+        repeated = self._repeated[key]
+        repeated.at[future] = at
+        self._advance(repeated)
+
+    def _advance(self, repeated: _Repeated) -> None:
+        """Send alone what was refused or acknowledged, up to the first record that is still in flight."""
+        for record, future in repeated.records:
+            if future.done():
+                continue
+            at = repeated.at.get(future, _At.FIRST)
+            if at is _At.FIRST:
+                break
+            if at is _At.ACKNOWLEDGED and not repeated.is_sent_alone:
+                future.set_result(None)
+                continue
+            repeated.is_sent_alone = True
+            if at is not _At.ALONE:
+                repeated.at[future] = _At.ALONE
+                self._send_alone(record, future)
 
     def _send_alone(self, record: Record, future: Delivery) -> None:
         if self._alone is None:
             self._alone = self._new_producer(_RETIRED, _ALONE)
-        repeated = _Repeated(until=self._settled + len(self._in_flight))
-        if record.key is not None:  # records without a key have no order
-            repeated = self._repeated.setdefault((record.topic, record.key), repeated)
-        repeated.waiting += 1
-        refusal = _produce(self._alone, record, partial(self._reported_alone, repeated, future))
+        refusal = _produce(self._alone, record, partial(self._reported_alone, future))
         if refusal is not None:
-            self._reported_alone(repeated, future, refusal, None)
+            self._reported_alone(future, refusal, None)
 
-    def _reported_alone(
-        self, repeated: _Repeated, future: Delivery, error: KafkaError | None, message: Message | None
-    ) -> None:
-        repeated.waiting -= 1
+    def _reported_alone(self, future: Delivery, error: KafkaError | None, message: Message | None) -> None:
         if error is not None and error.fatal() and self._alone is not None:
             self._retired.append(self._alone)
             self._alone = None
@@ -331,22 +358,26 @@ class KafkaProducer:
         # librdkafka checks timeouts about once per second only, so the delivery timeout is enforced here.
         now = self._loop.time()
         self._is_sampling = now >= self._next_sample_s
-        in_flight, before = self._in_flight, len(self._in_flight)
+        in_flight = self._in_flight
         while in_flight:
-            deadline, future = in_flight[0]
+            deadline, future, _ = in_flight[0]
             if not future.done():
                 if deadline > now:
                     break
                 reason = f"not acknowledged within {self._deadline_s} s"
                 future.set_result(Failure(DEADLINE, reason, generation=self._generation))
             in_flight.popleft()
-        self._settled += before - len(in_flight)
         if self._repeated:
             self._send_held()
 
     def _send_held(self) -> None:
-        """Send the records that were held for keys of which nothing is in flight any more."""
-        for key in [key for key, one in self._repeated.items() if not one.waiting and one.until <= self._settled]:
+        """Send the records that were held for keys of which nothing else is in flight any more."""
+        for key, repeated in [*self._repeated.items()]:
+            while repeated.records and repeated.records[0][1].done():
+                repeated.records.popleft()
+            if repeated.records:
+                self._advance(repeated)  # an earlier record may have failed
+                continue
             for record, future in self._repeated.pop(key).held:
                 if future.done():
                     continue
@@ -359,8 +390,7 @@ class KafkaProducer:
 
     def _fail_in_flight(self, failure: Failure) -> None:
         while self._in_flight:
-            _, future = self._in_flight.popleft()
-            self._settled += 1
+            _, future, _ = self._in_flight.popleft()
             if not future.done():
                 future.set_result(failure)
 

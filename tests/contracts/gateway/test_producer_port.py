@@ -168,6 +168,7 @@ BATCHES = st.lists(st.lists(st.sampled_from([None, b"1", b"2", b"3"]), min_size=
 @examples(20, 100)
 @given(batches=BATCHES, pause=st.sampled_from([0.0, 0.001, 0.002, 0.005, 0.01]))
 @example(batches=[[None, b"2"], [b"2"], [b"2"]], pause=0.001)
+@example(batches=[[None], [b"1"], [b"1", None], [b"1"], [None, b"1"]], pause=0.002)  # the last is refused first
 def test_batches_with_any_number_of_invalid_records(validating_producer, batches, pause):
     """The batches of one producer follow each other while earlier ones are still refused and sent again."""
     world, loop, producer = validating_producer

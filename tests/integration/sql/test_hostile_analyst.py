@@ -282,8 +282,8 @@ def test_an_analyst_reads_what_is_meant_for_analysts(settings):
 def test_the_integrity_page_reads_what_it_shows(settings):
     assert [found.status.day.isoformat() for found in load_rows(settings, "integrity")] == ["2026-11-20"]
     assert load_day(settings, Day.parse("2026-11-20", settings.timezone)) is not None
-    whole = {"day_status", "day_trust", "day_correction", "day_certificate", "publication", "alert", "gateway_store",
-             "offset_ledger", "stream_progress", "day_acknowledgement"}  # fmt: skip
+    whole = {"day_status", "day_trust", "day_correction", "day_certificate", "waiting_record", "publication", "alert",
+             "gateway_store", "offset_ledger", "stream_progress", "day_acknowledgement"}  # fmt: skip
     # columns of these, none of them personal: keys, days, versions, coordinates, reasons
     parts = {"archive_batch", "board_detail", "database_timeline", "day_publication", "detail_covered",
              "detail_final", "detail_live", "forgotten_key", "generation", "generation_excluded", "pending_record",
