@@ -4,6 +4,7 @@ Any records of the three topics go through the whole pipeline on real servers: j
 comparison, publication, certificate, page. Beside them a member and a board that are right must come out every time.
 """
 
+import collections
 import dataclasses
 import itertools
 
@@ -19,6 +20,7 @@ from include.contracts.day import Day
 from include.contracts.reject import Reject
 from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.topics import LOG_APPEND_TIME
 from include.integrity.comparison import diff
 from include.integrity.days import dirty_days
 from include.integrity.late_members import find_late_members
@@ -127,7 +129,7 @@ def chain(spark, pipeline):
 
 def send(pipeline, drawn):
     """Produce the records; returns those that the broker took. It refuses times ahead of its own."""
-    taken = []
+    taken, refused = [], collections.Counter()
     producer = Producer({
         "bootstrap.servers": pipeline.kafka.bootstrap_servers, "partitioner": "murmur2_random",
         "batch.num.messages": 1,  # the broker refuses a whole batch for one record
@@ -138,6 +140,7 @@ def send(pipeline, drawn):
             if error is None:
                 taken.append((record, message.partition(), message.offset()))
             else:
+                refused[str(error), message.partition()] += 1
                 assert error.code() in (KafkaError.INVALID_TIMESTAMP, KafkaError.MSG_SIZE_TOO_LARGE), error
 
         try:
@@ -148,6 +151,7 @@ def send(pipeline, drawn):
                 raise
         producer.poll(0)
     assert producer.flush(60) == 0
+    print("refused by the broker:", refused)  # shown if the test fails
     return taken
 
 
@@ -180,6 +184,7 @@ def test_no_record_stops_anything(pipeline, chain, drawn):
 
 @pytest.mark.timeout(600)
 def test_the_night_has_every_twist_of_a_value_as_the_stream_showed_it(pipeline, chain):
+    set_timestamps(pipeline.kafka.bootstrap_servers, LOG_APPEND_TIME, "member", "board")
     now = int(SystemClock().now().timestamp() * 1000)
     boards = [r._replace(timestamp_ms=now) for r in twisted(BOARD, TWISTED, 1, NOON, author=TWISTED)]
     author = AnyRecord("member", b"%d" % TWISTED, encoded(member(TWISTED, modifiedAt=NOON)), (), now)
