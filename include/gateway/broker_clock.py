@@ -116,21 +116,20 @@ class BrokerClock:
 
         If the brokers' clocks differ, the one counts that differs most from the machine's.
         """
-        furthest = max(self._ahead_ms().items(), key=lambda each: abs(each[1]), default=None)
+        furthest = self._furthest()
         return None if furthest is None else furthest[1] / 1000
 
     @property
     def problem(self) -> str | None:
         """A message with the difference and the remedy while the clocks differ, else None."""
-        by_partition = self._ahead_ms()
-        ahead_s = self.ahead_s
-        if ahead_s is None or abs(ahead_s) <= MAX_SKEW_S:
+        furthest = self._furthest()
+        if furthest is None or abs(furthest[1]) <= MAX_SKEW_S * 1000:
             return None
+        (topic, partition), ahead_s = furthest[0], furthest[1] / 1000
         differs = f"the clock of this machine is {abs(ahead_s):,.0f} s {'ahead of' if ahead_s > 0 else 'behind'}"
         remedy = "correct the clock that is wrong, see docs/runbooks/clock.md"
         if self._correction:
             return f"{differs} the brokers': events are accepted with the brokers' time; {remedy}"
-        topic, partition = max(by_partition, key=lambda each: abs(by_partition[each]))
         return f"{differs} that of the broker that leads {topic}/{partition}, and agrees with others; {remedy}"
 
     def _checked(self, now: dt.datetime) -> dt.datetime:
@@ -150,6 +149,9 @@ class BrokerClock:
         if correction != self._correction:
             self._correction = correction
             self._latest = self._clock.now() + correction
+
+    def _furthest(self) -> tuple[Partition, float] | None:
+        return max(self._ahead_ms().items(), key=lambda each: abs(each[1]), default=None)
 
     def _ahead_ms(self) -> dict[Partition, float]:
         """Return the milliseconds by which the machine is ahead of each broker that said its time lately."""

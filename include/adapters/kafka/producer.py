@@ -296,8 +296,6 @@ class KafkaProducer:
         failure = _failure(error, generation, _is_large(message))
         if _is_large(message) or (rule_for(failure).keep and failure.kind != _OTHER_IS_INVALID):
             future.set_result(failure)
-        elif self._producer is None:
-            future.set_result(Failure(CLOSED, "the producer is closed"))
         elif record.key is None:  # such records have no order
             self._send_alone(record, future)
         else:
@@ -329,6 +327,9 @@ class KafkaProducer:
                 self._send_alone(record, future)
 
     def _send_alone(self, record: Record, future: Delivery) -> None:
+        if self._producer is None:
+            future.set_result(Failure(CLOSED, "the producer is closed"))
+            return
         if self._alone is None:
             self._alone = self._new_producer(_RETIRED, _ALONE)
         refusal = _produce(self._alone, record, partial(self._reported_alone, future))

@@ -139,7 +139,8 @@ DELETE FROM unchecked_day u USING checked c WHERE u.day = c.day
 
 -- name: select_days_sharing_boards
 -- Other published days that may have a board which this day has, or knows as deleted or moved, and the other way round.
--- A day has its rows and what is pending. Of rows this day's table alone is read, at most one key for each other day: the order leads over its index.
+-- A day has its rows and what is pending. Of rows this day's table alone is read, at most one key for each other day:
+-- the order leads over its index.
 SELECT p.day
   FROM day_publication p JOIN generation g ON g.id = p.generation_id
  WHERE p.day <> %(day)s
