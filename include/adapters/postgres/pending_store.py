@@ -9,7 +9,7 @@ from psycopg2.extras import execute_values
 
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.sessions import KeptConnection
-from include.adapters.postgres.shown_boards import array, newest_shown
+from include.adapters.postgres.shown_boards import array, day_number, newest_shown
 from include.contracts.reject import Reject
 from include.settings import DatabaseSettings
 from include.sql.named import query
@@ -180,7 +180,7 @@ def _newest(cursor: Cursor, records: Sequence[PendingRecord]) -> list[tuple[Pend
             (at, offset) >= version or (at == record.version_at and event_id == record.event_id)
             for at, offset, event_id in own
         )
-        is_elsewhere = known is not None and known.day != record.day and known[:2] >= version
+        is_elsewhere = known is not None and known.day_number != day_number(record.day) and known[:2] >= version
         if not is_served and not is_elsewhere:
             newest.append((record, bool(own) or known is not None))
     return newest

@@ -11,12 +11,11 @@ from psycopg2.extras import execute_values
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.pending_store import PendingRecord
 from include.adapters.postgres.sessions import connect
-from include.adapters.postgres.shown_boards import a_few_at_a_time
+from include.adapters.postgres.shown_boards import a_few_at_a_time, day_number
 from include.settings import DatabaseSettings
 from include.sql.named import query
 
 PAGE = 1_000
-_EPOCH = dt.date(1970, 1, 1)
 
 
 class RejectedRecord(NamedTuple):
@@ -57,7 +56,7 @@ class RecheckStore:
             found = [MadeRow(*row) for row in cursor.fetchall()]
             cursor.execute(query("select_days_shown", cursor))
             for day, generation_id in a_few_at_a_time(cursor, cursor.fetchall()):
-                shown = {"day_number": (day - _EPOCH).days, "generation_id": generation_id}
+                shown = {"day_number": day_number(day), "generation_id": generation_id}
                 cursor.execute(query("select_shown_of_rejected", cursor), shown)
                 found += [MadeRow(*row) for row in cursor.fetchall()]
             connection.rollback()

@@ -48,11 +48,16 @@ def looks(cursor: Cursor, keys: Sequence[int]) -> Iterator[Look]:
 
 
 class Known(NamedTuple):
-    """The newest version of a board that a published day has, and the day; 1970 if the board is pending there."""
+    """The newest version of a board that a published day has, 1970 if it is pending there; and the day, as of Look."""
 
     version_at: dt.datetime
     offset: int
-    day: dt.date
+    day_number: int
+
+
+def day_number(day: dt.date) -> int:
+    """Return the day, counted from 1970-01-01."""
+    return (day - _EPOCH).days
 
 
 def newest_shown(cursor: Cursor, keys: Sequence[int]) -> dict[int, Known]:
@@ -65,7 +70,7 @@ def newest_shown(cursor: Cursor, keys: Sequence[int]) -> dict[int, Known]:
     for look in a_few_at_a_time(cursor, [*looks(cursor, keys)]):
         cursor.execute(query("select_shown_boards", cursor), look._asdict() | {"keys": array(look.keys)})
         for key, version_at, offset in cursor.fetchall():
-            found = Known(version_at, offset, _EPOCH + dt.timedelta(days=look.day_number))
+            found = Known(version_at, offset, look.day_number)
             newest[key] = max(newest.get(key, found), found)
     return newest
 

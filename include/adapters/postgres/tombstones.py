@@ -1,13 +1,9 @@
 """Assigns days to staged tombstones: a tombstone has no day, and must hide its board in the day that shows it."""
 
-import datetime as dt
-
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.shown_boards import array, newest_shown
 from include.sql.named import query
-
-_EPOCH = dt.date(1970, 1, 1)
 
 
 def set_tombstone_days(cursor: Cursor) -> set[int]:
@@ -18,6 +14,6 @@ def set_tombstone_days(cursor: Cursor) -> set[int]:
     """
     cursor.execute(query("select_dayless_tombstones", cursor))
     newest = newest_shown(cursor, [key for (key,) in cursor.fetchall()])
-    days = array((known.day - _EPOCH).days for known in newest.values())
+    days = array(known.day_number for known in newest.values())
     cursor.execute(query("set_days_of_staged_tombstones", cursor), {"keys": array(newest), "days": days})
     return {number for (number,) in cursor.fetchall() if number is not None}
