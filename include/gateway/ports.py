@@ -299,7 +299,7 @@ class SystemOfRecord(Protocol):
     A retry with the same key finds it, and so does reconcile_sources.
     `fields` are the client's: those of the topic without its id and times, validated before. Each modification of a row
     has a greater time than the previous one, in whole milliseconds, whichever gateway makes it. Raises
-    DatabaseClockAhead, with nothing changed, if that time is later than the gateway's may be by more than the topic's
+    DatabaseClockAhead, with nothing changed, if that time is later than `GatewayClock.latest` by more than the topic's
     tolerance: readers would reject the record.
     With a `key`, a change is made once: the key is saved in one transaction with the row, and within the window the
     same key returns what the first change saved. Raises KeyReused if the fingerprint differs.
