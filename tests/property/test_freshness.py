@@ -103,9 +103,12 @@ def test_it_becomes_known_and_goes_on(settings, store):
     rows(settings, "TRUNCATE stream_progress, stream_watermark", role="pipeline_owner")
     stream = Stream(store)
     seen = []
-    for _ in range(3):
+    while (
+        len(set(seen)) < 3 and len(seen) < 20
+    ):  # a step back of the server's clock hides the last watermark for a time
         for step in ("post", "join", "serve", "look join", "save join", "look serve", "save serve"):
             stream.step(step)
         seen += rows(settings, SHOWN_UNTIL)
     assert (None,) not in seen
-    assert seen == sorted(set(seen))
+    assert seen == sorted(seen)
+    assert len(set(seen)) == 3

@@ -17,7 +17,7 @@ from psycopg2.extras import execute_values
 
 from include.adapters.postgres.generation_tables import remove_tables
 from include.adapters.postgres.offset_ledger import REPLACED
-from include.adapters.postgres.sessions import connect, open_connection, own_errors
+from include.adapters.postgres.sessions import connect, hold_lock, open_connection, own_errors
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.contracts.reject import Reject
@@ -105,16 +105,10 @@ class GenerationStore:
     @contextmanager
     def hold(self, day: Day) -> Iterator[None]:
         """Hold the day for this process until the block ends. Raises DayBusy if another process holds it."""
-        connection = open_connection(self._database, "batch", f"rebuild {day}")
-        try:
-            connection.autocommit = True
-            with connection.cursor() as cursor:
-                cursor.execute(query("lock_day", cursor), {"day_number": day.date.toordinal()})
-                if not cursor.fetchone()[0]:
-                    raise DayBusy("another run is rebuilding this day; wait for it, or end it", day=day)
+        busy = DayBusy("another run is rebuilding this day; wait for it, or end it", day=day)
+        parameters = {"day_number": day.date.toordinal()}
+        with hold_lock(self._database, f"rebuild {day}", "lock_day", parameters, busy):
             yield
-        finally:
-            connection.close()
 
     def count_attempt(self, day: Day, run_id: str) -> None:
         """Record that the run begins to build the day. A publication of the day deletes these records."""

@@ -168,6 +168,31 @@ def connect(
         connection.close()
 
 
+@contextmanager
+def hold_lock(
+    database: DatabaseSettings, application: str, lock: str, parameters: Mapping[str, object], busy: Exception
+) -> Iterator[None]:
+    """Hold an advisory lock of role `batch`, in a session of its own, until the block ends.
+
+    `lock` names the statement that takes it, which is true or false. Raises `busy` if another session holds the lock.
+    It is given back before the session closes: a server keeps the locks of a closed session until it has noticed that.
+    """
+    connection = open_connection(database, "batch", application)
+    try:
+        connection.autocommit = True
+        with own_errors(database), connection.cursor() as cursor:
+            cursor.execute(query(lock, cursor), parameters)
+            if not cursor.fetchone()[0]:
+                raise busy
+        try:
+            yield
+        finally:
+            with suppress(psycopg2.Error), connection.cursor() as cursor:  # the server may be gone by now
+                cursor.execute(query("release_locks", cursor))
+    finally:
+        connection.close()
+
+
 class KeptConnection:
     """One connection kept open between transactions; after an error the next transaction opens another.
 

@@ -3,9 +3,6 @@
 -- name: archive_lock
 SELECT pg_try_advisory_lock(7203003, 0)
 
--- name: archive_unlock
-SELECT pg_advisory_unlock_all()
-
 -- name: archive_claim_identity
 INSERT INTO pipeline_setting (name, value) VALUES ('archive_id', gen_random_uuid()::text)
 ON CONFLICT (name) DO NOTHING

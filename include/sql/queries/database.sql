@@ -3,6 +3,10 @@
 -- name: lock_migrations
 SELECT pg_advisory_xact_lock(7203001)
 
+-- name: release_locks
+-- All that the session holds.
+SELECT pg_advisory_unlock_all()
+
 -- name: select_role
 SELECT 1 FROM pg_roles WHERE rolname = %(role)s
 

@@ -7,13 +7,14 @@ import psycopg2
 import pytest
 
 from include.adapters.postgres.generation_store import GenerationStore, Part
+from include.archive.store import ArchiveStore
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import BalanceBroken, DayBusy, NothingBuilt, StaleRun
 from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.pruning import collect_orphans, prune
 from include.integrity.publication import SPEED_LAYER, Published, redo, undo
-from include.sql.named import query
+from include.sql.named import PipelineConnection, query
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows
@@ -325,11 +326,19 @@ def test_a_day_is_held_by_one_run(settings):
     with store.hold(DAY), pytest.raises(DayBusy), store.hold(DAY):
         pass
 
-    def is_free():
-        with suppress(DayBusy), store.hold(DAY):
-            return True
 
-    wait_until(is_free, 10, "the session that held the day has ended")
+@pytest.mark.parametrize(("store", "arguments"), [(GenerationStore, (DAY,)), (ArchiveStore, ())])
+def test_a_lock_is_free_before_the_server_has_noticed_the_end_of_its_session(settings, store, arguments, monkeypatch):
+    ended = []
+    monkeypatch.setattr(PipelineConnection, "close", lambda connection: ended.append(connection), raising=False)
+    for number in range(4):
+        with suppress(InterruptedError), store(settings.database).hold(*arguments):
+            if number % 2:
+                raise InterruptedError
+    monkeypatch.undo()
+    for connection in ended:
+        connection.close()
+    assert len(ended) == 4
 
 
 def test_a_retried_task_loads_nothing_twice(settings):
