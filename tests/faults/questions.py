@@ -318,7 +318,10 @@ class World:
         return SystemClock().now()
 
     def _archive(self) -> None:
-        archive_topics(lambda: self._spark.sparkContext, self.settings, self.pipeline, f"run-{next(self._runs)}")
+        """Archive the topics. Of records that are lost it says so: nobody could archive them any more."""
+        gap = "removed by the test" if any(self._lost) else None
+        run_id = f"run-{next(self._runs)}"
+        archive_topics(lambda: self._spark.sparkContext, self.settings, self.pipeline, run_id, gap)
 
     def _archive_unless_busy(self) -> None:
         with contextlib.suppress(ArchiveBusy):
