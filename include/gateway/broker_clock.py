@@ -87,20 +87,14 @@ class BrokerClock:
         is_fresh = any(one.seen_at > self._elapsed_ms() - _FRESH_MS for one in self._bounds.values())
         return now if is_fresh else max(now, machine)
 
-    def appended(self, partition: Partition, accepted_at_ms: int, appended_ms: int) -> None:
-        """Compare: a broker appended a record between the time when this clock accepted it, and the present.
-
-        A record that waited for long, such as a replayed one, or that was accepted before the clock was corrected,
-        tells nothing and is left out.
-        """
-        age_ms = epoch_ms(self.now()) - accepted_at_ms
-        if 0 <= age_ms < _TOGETHER_MS:
-            elapsed = self._elapsed_ms()
-            least = appended_ms - elapsed
-            bounds = _Bounds(least, least + age_ms, elapsed)
-            self._bounds[partition] = bounds.and_before(self._bounds.get(partition))
-            self._is_compared = True
-            self._correct()
+    def appended(self, partition: Partition, age_ms: int, appended_ms: int) -> None:
+        """Compare: a broker appended a record that the producer was given `age_ms` ago, between then and now."""
+        elapsed = self._elapsed_ms()
+        least = appended_ms - elapsed
+        bounds = _Bounds(least, least + age_ms, elapsed)
+        self._bounds[partition] = bounds.and_before(self._bounds.get(partition))
+        self._is_compared = True
+        self._correct()
 
     def not_before(self, newest_ms: Mapping[Partition, int]) -> None:
         """Compare with the newest records of partitions, for a start: brokers appended them in the past."""

@@ -69,7 +69,7 @@ Partition = tuple[str, int]
 
 
 OnAppend = Callable[[Partition, int, int], None]
-"""Takes the partition of a record, its time of acceptance and the time at which a broker appended it, in ms."""
+"""Takes the partition of a record, for how long it has been with the producer, and the time of its append, in ms."""
 
 
 class Producer(Protocol):

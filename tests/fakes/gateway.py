@@ -110,7 +110,7 @@ class MemoryProducer:
             (self.records if self.cluster == OWN_CLUSTER else self.elsewhere).append(record)
             if self.clock is not None:
                 partition = place(self.topics, record.topic, record.key) or (record.topic, 0)
-                self._on_append(partition, record.accepted_at_ms, epoch_ms(self.clock.now()))
+                self._on_append(partition, 0, epoch_ms(self.clock.now()))
         else:
             failure = replace(failure, generation=self.generation)
         self._loop.call_soon(lambda: None if future.done() else future.set_result(failure))

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -291,7 +292,7 @@ class KafkaProducer:
                 return
             future.set_result(None)
             if self._is_sampling:
-                self._sample(record, message)
+                self._sample(future, message)
             return
         failure = _failure(error, generation, _is_large(message))
         if _is_large(message) or (rule_for(failure).keep and failure.kind != _OTHER_IS_INVALID):
@@ -344,12 +345,15 @@ class KafkaProducer:
             is_of_record = message is None or _is_large(message)
             future.set_result(None if error is None else _failure(error, _RETIRED, is_of_record))
 
-    def _sample(self, record: Record, message: Message) -> None:
+    def _sample(self, future: Delivery, message: Message) -> None:
         self._is_sampling = False
-        self._next_sample_s = self._loop.time() + _SAMPLE_S
+        now = self._loop.time()
+        self._next_sample_s = now + _SAMPLE_S
         kind, appended_ms = message.timestamp()
         if kind == TIMESTAMP_LOG_APPEND_TIME:
-            self._on_append((record.topic, message.partition()), record.accepted_at_ms, appended_ms)
+            deadline = next(deadline for deadline, of, _ in self._in_flight if of is future)
+            since_s = now - (deadline - self._deadline_s)
+            self._on_append((message.topic(), message.partition()), math.ceil(since_s * 1000), appended_ms)
 
     def _failed(self, generation: int, error: KafkaError) -> None:
         # an error of the client, not of a record; handled after the poll, not in the middle of it

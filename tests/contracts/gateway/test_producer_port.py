@@ -220,8 +220,9 @@ def test_append_times_are_the_brokers_whatever_time_the_record_was_accepted(worl
             await producer.close(1)
 
     asyncio.run(scenario())
-    (topic, partition), accepted_at_ms, appended_ms = found[0]
-    assert (topic, accepted_at_ms) == (TOPIC, 7)
+    (topic, partition), age_ms, appended_ms = found[0]
+    assert topic == TOPIC
+    assert 0 <= age_ms <= 2 * DEADLINE_S * 1000
     assert 0 <= partition < PARTITIONS
     assert abs(appended_ms - epoch_ms(world.clock.now())) < 60_000
 

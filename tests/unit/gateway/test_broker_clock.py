@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import math
 
 import pytest
 from hypothesis import given
@@ -46,13 +47,13 @@ class World:
         self.elapsed_s += seconds
         self.machine.advance(seconds)
 
-    def send(self, partition=0, seconds=0.002, accepted_at_ms=None):
-        """A record is accepted, appended halfway, and acknowledged."""
-        accepted_at_ms = epoch_ms(self.clock.now()) if accepted_at_ms is None else accepted_at_ms
+    def send(self, partition=0, seconds=0.002, step_s=0.0):
+        """A record is sent, appended halfway, and acknowledged. The machine's clock is set in between."""
         self.wait(seconds / 2)
         appended = self.true + dt.timedelta(seconds=self.broker_wrong_s[partition])
+        self.machine.advance(step_s)
         self.wait(seconds / 2)
-        self.clock.appended(("board", partition), accepted_at_ms, epoch_ms(appended))
+        self.clock.appended(("board", partition), math.ceil(seconds * 1000), epoch_ms(appended))
 
 
 def test_a_right_clock_is_left_alone():
@@ -95,13 +96,6 @@ def test_without_a_broker_time_does_not_go_back_and_a_step_ahead_is_followed(jum
     assert abs(world.error_s) <= MAX_SKEW_S
 
 
-def test_a_record_of_long_ago_says_nothing_about_a_clock():
-    world = World(DAY_S)
-    world.send()
-    world.send(partition=1, accepted_at_ms=epoch_ms(TRUE) - 3_600_000)
-    assert world.clock.ahead_s == pytest.approx(DAY_S, abs=0.01)
-
-
 def test_an_acknowledgement_that_comes_late_is_no_wrong_clock():
     world = World()
     world.send(seconds=40.0)
@@ -130,7 +124,7 @@ def outcome(world, number):
     if isinstance(admitted, Rejected):
         return admitted.status
     for partition in world.broker_wrong_s:
-        world.send(partition, accepted_at_ms=admitted.accepted_at_ms)
+        world.send(partition)
     return 201
 
 
@@ -204,7 +198,6 @@ ACTIONS = st.lists(
         st.tuples(st.just("send"), st.sampled_from([0, 1])),
         st.tuples(st.just("slow"), st.sampled_from([11.0, 50.0])),
         st.tuples(st.just("set while sending"), st.sampled_from(JUMPS_S)),
-        st.tuples(st.just("replay"), st.just(0)),
     ),
     max_size=30,
 )
@@ -225,14 +218,9 @@ def test_whatever_the_machine_does_what_records_carry_is_right_after_the_first_a
         elif action == "slow":
             world.send(seconds=value)
             is_known = is_known and world.elapsed_s < known_s + 60  # brokers that answer slowly say little
-        elif action == "set while sending":
-            accepted_at_ms = epoch_ms(world.clock.now())
-            world.wait(0.002)
-            world.machine.advance(value)
-            unnoticed_s += abs(value) if abs(value) <= 1 else 0.0
-            world.send(accepted_at_ms=accepted_at_ms)
         else:
-            world.send(value, accepted_at_ms=epoch_ms(world.true) - 3_600_000)
+            unnoticed_s += abs(value) if abs(value) <= 1 else 0.0
+            world.send(step_s=value)
         if is_known:
             assert abs(world.error_s) <= MAX_SKEW_S + unnoticed_s + 0.01
 
@@ -282,6 +270,21 @@ def test_a_gateway_that_starts_with_a_wrong_clock_refuses_no_right_version(jump_
     _, (answers, refused) = over_http(scenario)
     assert [(answer.status_code, answer.json()["keptIn"]) for answer in answers] == [(201, "kafka")] * 5
     assert refused.status_code == 400
+
+
+@pytest.mark.parametrize("ahead_s", [-DAY_S, -61, 1, DAY_S])
+@pytest.mark.parametrize("jump_s", [0.0, *JUMPS_S])
+def test_rows_alone_tell_the_gateway_the_time_whatever_clock_their_versions_are_from(ahead_s, jump_s):
+    async def scenario(gateway, client):
+        gateway.producer.clock = FixedClock(gateway.clock.now())
+        gateway.clock.advance(jump_s)
+        gateway.system_of_record.ahead = dt.timedelta(seconds=ahead_s - jump_s)
+        first = await client.post("/members", json=MEMBER)
+        return first, await client.post("/members", json=MEMBER), gateway.services.clock.ahead_s
+
+    _, (first, second, known_s) = over_http(scenario)
+    assert (first.status_code, second.status_code) == (201, 503 if ahead_s == DAY_S else 201)
+    assert known_s == pytest.approx(jump_s, abs=1)
 
 
 def test_a_gateway_that_never_heard_of_a_broker_has_no_such_metric():
