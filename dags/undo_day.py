@@ -22,8 +22,9 @@ from airflow.sdk import DAG, Param, task
 
 from include.airflow_support.assets import announce_day, certified_day
 from include.airflow_support.defaults import dag_arguments
-from include.airflow_support.forms import KEY_MAX, dry_run_field, reason_field
+from include.airflow_support.forms import dry_run_field, reason_field
 from include.airflow_support.tasks import MADE_BY
+from include.contracts.fields import LONG_MAX
 from include.settings import pipeline_names
 
 for pipeline in pipeline_names():
@@ -41,7 +42,7 @@ for pipeline in pipeline_names():
                 None,
                 type=["null", "integer"],
                 minimum=0,
-                maximum=KEY_MAX,
+                maximum=LONG_MAX,
                 title="Generation",
                 description="An undo goes to this generation, 0: to the speed layer's rows; empty: to what was before.",
             ),

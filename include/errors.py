@@ -49,7 +49,7 @@ class DatabaseUnavailable(Transient):
 
 
 class DatabaseClockAhead(DatabaseUnavailable):
-    """PostgreSQL's clock is ahead of this machine's by more than the contract's tolerance; set both by one source."""
+    """PostgreSQL's clock, or a row's last version, is ahead of the gateway's clock; see docs/runbooks/clock.md."""
 
 
 class ConfigurationError(PipelineError):

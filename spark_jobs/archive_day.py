@@ -10,10 +10,10 @@ decide first.
 import argparse
 import sys
 
+from include.adapters.postgres.schema_revision import checked_settings
 from include.command import as_command
 from include.errors import OK
 from include.process_tree import die_with_parent
-from include.settings import Settings
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.check import verify_archive
 from spark_jobs.connectors.session import context_on_demand
@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--verify", action="store_true", help="then read every file and check it against the catalogue")
     parser.add_argument("--accept-gap", metavar="REASON", help="why to go on without records that Kafka removed")
     arguments = parser.parse_args()
-    settings = Settings.from_environment()
+    settings = checked_settings("batch")
     with context_on_demand(settings.spark, "archive_day", settings.batch.driver_memory) as context:
         archive_topics(context, settings, settings.pipeline, arguments.run_id, arguments.accept_gap)
         if arguments.verify:

@@ -21,9 +21,11 @@ from collections.abc import Mapping
 from include.adapters.files.cluster_file import require_own_cluster
 from include.adapters.postgres.forgotten import ForgottenStore
 from include.adapters.postgres.generation_tables import remove_tables
+from include.adapters.postgres.schema_revision import checked_settings
 from include.archive.store import ArchiveStore
 from include.clock import SystemClock, rfc3339
 from include.command import as_command
+from include.contracts.fields import LONG_MAX, LONG_MIN
 from include.errors import OK
 from include.gateway.forget import produce_tombstones
 from include.process_tree import die_with_parent
@@ -82,17 +84,25 @@ def forget(start_context: StartContext, settings: Settings, key: int, reason: st
     return done
 
 
+def _key(text: str) -> int:
+    """Parse a key of 64 bits."""
+    key = int(text)
+    if not LONG_MIN <= key <= LONG_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is not from {LONG_MIN} to {LONG_MAX}")
+    return key
+
+
 @as_command
 def main() -> int:
     """Run the command; returns the exit code."""
     parser = argparse.ArgumentParser(description="Removes one key of the pipeline's table everywhere.")
-    parser.add_argument("--key", type=int, required=True, help="key of the pipeline's table, such as a member's id")
+    parser.add_argument("--key", type=_key, required=True, help="key of the pipeline's table, such as a member's id")
     parser.add_argument("--reason", required=True, help="why; never deleted, so give no personal data")
     parser.add_argument("--execute", action=argparse.BooleanOptionalAction, default=False,
                         help="remove; without this option only count")  # fmt: skip
     parser.add_argument("--by", default=f"{getpass.getuser()}@{socket.gethostname()}", help="default: %(default)s")
     arguments = parser.parse_args()
-    settings = Settings.from_environment()
+    settings = checked_settings("batch")
     if arguments.execute:
         with context_on_demand(settings.spark, "forget", settings.batch.driver_memory) as context:
             found = forget(context, settings, arguments.key, arguments.reason, arguments.by)

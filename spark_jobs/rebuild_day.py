@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 from include.adapters.lineage import lineage_of, rebuild_job
+from include.adapters.postgres.schema_revision import checked_settings
 from include.command import as_command
 from include.contracts.day import Day
 from include.errors import OK
 from include.process_tree import die_with_parent
-from include.settings import Settings
 from spark_jobs.connectors.session import open_context
 
 
@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--source", choices=["auto", "archive"], default="auto",
                         help="auto: the archive when the topic no longer holds the day")  # fmt: skip
     arguments = parser.parse_args()
-    settings = Settings.from_environment()
+    settings = checked_settings("batch")
     day = Day.parse(arguments.day, settings.timezone)
     with ThreadPoolExecutor(1, "spark") as executor:  # Spark starts while the sources are determined
         context = executor.submit(open_context, settings.spark, f"rebuild_day {day}", settings.batch.driver_memory)

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from include.adapters.lineage import lineage_of, rebuild_job
 from include.adapters.postgres.generation_store import GenerationStore
+from include.adapters.postgres.schema_revision import checked_settings
 from include.command import as_command
 from include.contracts.day import Day
 from include.errors import OK
 from include.process_tree import die_with_parent
-from include.settings import Settings
 from spark_jobs.batch.night import build_days
 from spark_jobs.connectors.session import open_context
 from spark_jobs.rebuild_day import end
@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--reason", help="why, for the record")
     parser.add_argument("--seconds", type=float, required=True, help="no other day is begun after so many seconds")
     arguments = parser.parse_args()
-    settings = Settings.from_environment()
+    settings = checked_settings("batch")
     days = [Day.parse(each, settings.timezone) for each in arguments.days.split(",")]
     with ThreadPoolExecutor(1, "spark") as executor:  # Spark starts while the first day's sources are determined
         context = executor.submit(open_context, settings.spark, "rebuild_days", settings.batch.driver_memory)

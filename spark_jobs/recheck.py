@@ -5,15 +5,16 @@ not be later than the time of its record, for example. Readers reject such a rec
 stay: in front of readers, and above every newer record that has an earlier version.
 
 It reads the topics of the stream and of the table from their first record on, and from the archive what they no longer
-have. It prints each row, its record and the reason, and changes nothing. With --execute it also removes the rows of the
-speed layer, sends the newest valid record of each of these keys again, removes the versions from the archive, keeps the
-records in table reject, and marks the published days dirty. The next night rebuilds those.
+have. It prints each row, its record and the reason, counts the archived versions of such records, and changes nothing.
+With --execute it also removes the rows of the speed layer, sends the newest valid record of each of these keys again,
+removes the versions from the archive, keeps the records in table reject, and marks the published days dirty. The next
+night rebuilds those.
 
 Stop the stream before --execute, after it has processed all records, and start it afterwards. Run the command again
 after a repair of *serve*, which reads the output topic again. docs/runbooks/recheck.md has the steps.
 
-Exit codes: 0 nothing found, or removed; 2 wrong arguments; 3 rows were found and not removed; 75 a driver is alive or
-behind, an archive run is in progress, or a server is out: run it again; 78 a setting is wrong.
+Exit codes: 0 nothing found, or removed; 2 wrong arguments; 3 rows or versions were found and not removed; 75 a driver
+is alive or behind, an archive run is in progress, or a server is out: run it again; 78 a setting is wrong.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.generation_store import GenerationStore
 from include.adapters.postgres.pending_store import PendingRecord
 from include.adapters.postgres.recheck_store import MadeRow, RecheckStore, RejectedRecord, days_to_rebuild
+from include.adapters.postgres.schema_revision import checked_settings
 from include.archive.store import ArchiveStore
 from include.clock import rfc3339
 from include.command import as_command
@@ -44,13 +46,13 @@ from include.errors import LOOK, OK, Retryable
 from include.integrity.caught_up import wait_until_caught_up
 from include.settings import Settings
 from spark_jobs.archive.files import ArchiveFolder
-from spark_jobs.archive.recheck import iter_expired, remove_versions
+from spark_jobs.archive.recheck import VersionsOf, iter_expired
 from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.batch.splits import TopicSplit, read_topic
 from spark_jobs.speed.record_decoder import TableRow, read_record
 from spark_jobs.speed.slow_path import RowRecord, iter_records
 
-SHOWN = 50  # rows printed
+SHOWN = 50  # lines printed
 
 
 class StreamBehind(Retryable):
@@ -103,8 +105,14 @@ class Recheck:
         finally:
             self._lease.release()  # else the stream would wait until the lease times out
         with self._archive.hold():
-            versions = remove_versions(self._archive, self._folder, table.topic_id, [*table.reasons])
-        return {**removed, "archived versions": versions}
+            return {**removed, "archived versions": self._archived(table).remove()}
+
+    def count_archived(self, rejected: Sequence[Rejected]) -> int:
+        """Return the number of archived versions of the table's rejected records. Rebuilds take them as authors."""
+        return self._archived(rejected[1]).count()
+
+    def _archived(self, table: Rejected) -> VersionsOf:
+        return VersionsOf(self._archive, self._folder, table.topic_id, [*table.reasons])
 
     @property
     def _topics(self) -> tuple[Topic, Topic]:
@@ -161,7 +169,7 @@ def _records(rejected: Sequence[Rejected]) -> list[RejectedRecord]:
 
 
 def lines(rejected: Sequence[Rejected], found: Sequence[MadeRow]) -> Iterator[str]:
-    """Yield a line for each row, up to `SHOWN`."""
+    """Yield a line for each row and record, up to `SHOWN`."""
     reasons = {(one.topic.name, *at): reason for one in rejected for at, reason in one.reasons.items()}
     for row in found[:SHOWN]:
         place = f"{row.place} of {row.day}" if row.day else row.place
@@ -169,7 +177,7 @@ def lines(rejected: Sequence[Rejected], found: Sequence[MadeRow]) -> Iterator[st
         record = f"{row.topic}/{row.partition}/{row.offset}"
         yield f"{place}: key {row.key}{version}, of {record}: {reasons[row.topic, row.partition, row.offset]}"
     if len(found) > SHOWN:
-        yield f"and {len(found) - SHOWN:,} more"
+        yield f"and {len(found) - SHOWN:,} more lines"
 
 
 @as_command
@@ -183,7 +191,7 @@ def main() -> int:
     parser.add_argument("--execute", action="store_true", help="remove the rows; without this option only print them")
     parser.add_argument("--force", action="store_true", help="also if a driver seems to be alive; it is superseded")
     arguments = parser.parse_args()
-    settings = Settings.from_environment()
+    settings = checked_settings("batch")
     recheck = Recheck(settings)
     if arguments.execute and not arguments.force:
         recheck.refuse_live_driver()
@@ -192,9 +200,11 @@ def main() -> int:
         print(line)
     for one in rejected:
         print(f"{one.topic.name}: {len(one.reasons):,} records are rejected")
-    print(f"{len(found):,} rows were made from some of them")
+    print(f"{len({made.row for made in found}):,} rows were made from some of them")
     if not arguments.execute:
-        return LOOK if found else OK
+        archived = recheck.count_archived(rejected)
+        print(f"{archived:,} versions in the archive are of some of them")
+        return LOOK if found or archived else OK
     for place, number in recheck.remove(rejected, found).items():
         print(f"  {place:<26}{number:>10,}")
     print("Start the stream. The night rebuilds the days that are marked dirty.")

@@ -34,6 +34,7 @@ from typing import get_args
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.offset_ledger import Move, OffsetLedger, Output
+from include.adapters.postgres.schema_revision import checked_settings
 from include.clock import Clock, SystemClock
 from include.command import as_command
 from include.contracts.day import Day
@@ -210,7 +211,7 @@ def main() -> int:
     """Run the command; returns the exit code."""
     arguments = _arguments()
     consumers = [arguments.consumer] if arguments.consumer else list(get_args(Query))
-    settings = Settings.from_environment()
+    settings = checked_settings("batch")
     offset_reader = OffsetReader(settings.kafka.connection)
     ledger = OffsetLedger(settings.database)
     repair = Repair(settings, offset_reader, ledger, SystemClock())

@@ -4,9 +4,9 @@ from typing import Any
 
 from airflow.sdk import Param
 
+from include.contracts.fields import LONG_MAX, LONG_MIN
 from include.errors import PipelineError
 
-KEY_MIN, KEY_MAX = -(2**63), 2**63 - 1
 REASON = "3 to 500 printable characters on one line"
 DIGITS = "a whole number in digits, as text"
 # no control character and no half of a surrogate pair, and not blank
@@ -61,7 +61,7 @@ def key_field(title: str, description: str) -> Param:
 
 def require_same_key(key: str, key_again: str) -> None:
     """Raise FormError unless both are the same key, of 64 bits."""
-    if not KEY_MIN <= int(key) <= KEY_MAX:
-        raise FormError("key", key, f"not from {KEY_MIN} to {KEY_MAX}; correct it")
+    if not LONG_MIN <= int(key) <= LONG_MAX:
+        raise FormError("key", key, f"not from {LONG_MIN} to {LONG_MAX}; correct it")
     if key != key_again:
         raise FormError("key_again", key_again, f"key={key} differs; type the same key twice")

@@ -43,7 +43,7 @@ class ApprovalMissing(PipelineError):
 
 
 class NotPublished(PipelineError):
-    """Kafka will never take some rows of the system of record as they are: correct them. The log has each, with why."""
+    """Rows of the system of record that Kafka or its readers do not take as they are. The log has each, with why."""
 
 
 class UnknownRunType(PipelineError):
@@ -247,6 +247,7 @@ def reconcile(pipeline: str, run_type: str, since: str, is_dry_run: bool, reason
         require_all_read=lambda: require_stores_read(settings),
     )
     done = reconcile_sources(settings, scope)
-    if refused := sum(one.refused for one in done):
-        raise NotPublished(refused=refused)
+    refused, ahead = sum(one.refused for one in done), sum(one.ahead for one in done)
+    if refused or ahead:
+        raise NotPublished(refused=refused, ahead_of_the_clock=ahead)
     return [asdict(one) for one in done]

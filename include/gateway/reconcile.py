@@ -20,15 +20,19 @@ own server, a copy of the disk, or a base backup that was started without `recov
 It is safe to run while gateways run, and to run again. Rows changed within the last minute are left to the gateways.
 The event id is derived from topic, id and version, as in the gateway, so a record that a gateway sent without receiving
 its acknowledgement is a copy. A version older than the one that a topic has by then loses every version comparison.
+A version that is ahead of PostgreSQL's clock by more than the contract's tolerance was saved while that was ahead. It
+is logged and not produced, because readers reject it; `--date-back` gives such rows the present as their version, and a
+run a minute later produces them.
 Exit codes: 0 everything is published, or the dry run is done; 3 Kafka will never take some rows as they are: correct
-them; 4 ids were given twice; 75 the timeline of the database changed within the last minute, or the database, the
-broker or a store is not available; 78 a setting is wrong.
+them, or versions are ahead; 4 ids were given twice; 75 the timeline of the database changed within the last minute, or
+the database, the broker or a store is not available; 78 a setting is wrong.
 """
 
 import argparse
 import asyncio
 import datetime as dt
 import logging
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -39,6 +43,7 @@ from pathlib import Path
 from include.adapters.files.cluster_file import require_own_cluster
 from include.adapters.files.fallback_store import require_store
 from include.adapters.kafka.producer import KafkaProducer
+from include.adapters.postgres.schema_revision import checked_settings
 from include.adapters.postgres.sessions import LONG, connect, open_connection
 from include.adapters.postgres.unpublished_rows import Timeline, UnpublishedRow, UnpublishedRows, WrittenBack
 from include.adapters.published_versions import iter_store, iter_topic
@@ -71,6 +76,7 @@ class Scope:
     """The rows to compare: changed from `since` on (None: as far back as the topic reaches), older than `min_age_s`.
 
     `stores` are folders of fallback stores: versions that wait there count as published.
+    `dates_back`: versions that are ahead of PostgreSQL's clock are replaced by the present.
     `accepts_given_twice`: a person has dealt with the ids that were given to two rows. `require_all_read` is called
     before a timeline counts as reconciled, and raises if a store is not read that may have lost rows.
     """
@@ -79,6 +85,7 @@ class Scope:
     min_age_s: float = DEFAULT_MIN_AGE_S
     stores: Sequence[Path] = ()
     dry_run: bool = False
+    dates_back: bool = False
     accepts_given_twice: bool = False
     require_all_read: Callable[[], None] | None = None
 
@@ -86,6 +93,8 @@ class Scope:
 @dataclass(frozen=True, slots=True)
 class Reconciled:
     """Counts of rows of one topic. `refused` are those that Kafka will never accept as they are.
+
+    `ahead` are those whose version is ahead of PostgreSQL's clock, so that readers would reject it; all are logged.
 
     After a change of the timeline: `written_back` are rows and versions that the database had lost. `without_record`
     are ids of which nothing is known, `with_tombstone` rows that someone else than the API deleted, and `given_twice`
@@ -96,6 +105,7 @@ class Reconciled:
     unpublished: int
     produced: int
     refused: int
+    ahead: int = 0
     written_back: int = 0
     without_record: int = 0
     with_tombstone: int = 0
@@ -184,9 +194,18 @@ def _reconcile(
     if timelines and since is not None and read_since != since:
         log.warning("%s: records from before %s may have expired in Kafka, and rows that were lost before cannot be "
                     "written back then", topic.name, rfc3339(since))  # fmt: skip
+    ahead = rows.date_back(topic, dry_run=scope.dry_run or not scope.dates_back)
+    what = "ahead of PostgreSQL's clock" + (", and dated back" if scope.dates_back else ": see docs/runbooks/clock.md")
+    _log_ids(topic, ahead, logging.WARNING if scope.dates_back else logging.ERROR, f"with a version that is {what}")
     compared = _compare(settings, scope, rows, topic, since, until)
-    return replace(compared, written_back=len(found.rows), without_record=len(found.without_record),
-                   with_tombstone=len(found.with_tombstone), given_twice=len(found.given_twice))  # fmt: skip
+    return replace(
+        compared,
+        ahead=0 if scope.dates_back else len(ahead),
+        written_back=len(found.rows),
+        without_record=len(found.without_record),
+        with_tombstone=len(found.with_tombstone),
+        given_twice=len(found.given_twice),
+    )
 
 
 def _show_written_back(topic: Topic, found: WrittenBack, dry_run: bool) -> None:
@@ -197,9 +216,13 @@ def _show_written_back(topic: Topic, found: WrittenBack, dry_run: bool) -> None:
          "forgotten must be forgotten again, see docs/runbooks/forget.md"),
         (found.given_twice, logging.ERROR, "of a row and of the record of a lost one, which is not written back"),
     ):  # fmt: skip
-        if ids:
-            shown = ", ".join(map(str, ids[:_SHOWN])) + (", …" if len(ids) > _SHOWN else "")
-            log.log(level, "%s: %d ids %s: %s", topic.name, len(ids), what, shown)
+        _log_ids(topic, ids, level, what)
+
+
+def _log_ids(topic: Topic, ids: Sequence[int], level: int, what: str) -> None:
+    if ids:
+        shown = ", ".join(map(str, ids[:_SHOWN])) + (", …" if len(ids) > _SHOWN else "")
+        log.log(level, "%s: %d ids %s: %s", topic.name, len(ids), what, shown)
 
 
 def _compare(
@@ -284,7 +307,16 @@ def _instant(text: str) -> dt.datetime:
         raise argparse.ArgumentTypeError(f"{text!r} is no time such as 2026-11-20T09:30:00Z") from exc
     if instant.tzinfo is None:
         raise argparse.ArgumentTypeError(f"{text!r} has no offset; write it as 2026-11-20T09:30:00Z or +09:00")
+    if instant > SystemClock().now():
+        raise argparse.ArgumentTypeError(f"{text!r} has not come yet; give an earlier time")
     return instant
+
+
+def _age_s(text: str) -> float:
+    age_s = float(text)
+    if not 0 <= age_s < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no age; give seconds, at least 0")
+    return age_s
 
 
 def _arguments() -> argparse.Namespace:
@@ -295,10 +327,12 @@ def _arguments() -> argparse.Namespace:
     span.add_argument("--restored", action="store_true",
                       help="note that the databases of all pipelines were restored; do nothing else")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="show what would be produced; change nothing")
-    parser.add_argument("--min-age-s", type=float, default=DEFAULT_MIN_AGE_S, metavar="S",
+    parser.add_argument("--min-age-s", type=_age_s, default=DEFAULT_MIN_AGE_S, metavar="S",
                         help="leave rows changed within the last S seconds to the gateways (default 60)")  # fmt: skip
     parser.add_argument("--store", type=Path, action="append", metavar="FOLDER",
                         help="a fallback store, once for each gateway (default: GATEWAY_FALLBACK_DIR)")  # fmt: skip
+    parser.add_argument("--date-back", action="store_true",
+                        help="give rows that are ahead of PostgreSQL's clock the present as version")  # fmt: skip
     parser.add_argument("--accept-given-twice", action="store_true",
                         help="ids that two rows have were dealt with: end the search for lost rows")  # fmt: skip
     return parser.parse_args()
@@ -311,17 +345,19 @@ def main() -> int:
     if arguments.restored:
         print(f"noted as restored: {', '.join(note_restored())}")
         return OK
-    settings = Settings.from_environment()
+    settings = checked_settings("gateway")
     for folder in arguments.store or []:
         require_store(folder)
     since = None if arguments.all else arguments.since or SystemClock().now() - DEFAULT_SINCE
     stores = arguments.store or [settings.gateway.fallback_dir]
-    scope = Scope(since, arguments.min_age_s, stores, arguments.dry_run, arguments.accept_given_twice)
+    scope = Scope(
+        since, arguments.min_age_s, stores, arguments.dry_run, arguments.date_back, arguments.accept_given_twice
+    )
     done = reconcile_sources(settings, scope)
     for one in done:
         print(f"{one.topic}: {one.unpublished} not published, {one.produced} produced, {one.refused} refused, "
-              f"{one.written_back} written back")  # fmt: skip
-    return LOOK if any(one.refused for one in done) else OK
+              f"{one.ahead} ahead, {one.written_back} written back")  # fmt: skip
+    return LOOK if any(one.refused or one.ahead for one in done) else OK
 
 
 if __name__ == "__main__":

@@ -167,7 +167,11 @@ _GROUPS: tuple[_Rules, ...] = (
     _refused(503, "the fallback store is full", STORE_FULL),
     _refused(503, "the fallback store cannot write", STORE_UNAVAILABLE),
     _refused(503, "the system of record cannot be reached", DATABASE_UNAVAILABLE),
-    _refused(503, "the clock of the system of record is ahead of the gateway's", DATABASE_CLOCK_AHEAD),
+    _refused(
+        503,
+        "the clock of the system of record, or the last version of the row, is ahead of the gateway's clock",
+        DATABASE_CLOCK_AHEAD,
+    ),
 )
 
 _ROWS = tuple(rule for group in _GROUPS for rule in group)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from include.adapters.lineage import lineage_of, publish_job
-from include.adapters.postgres.schema_revision import require_schema
+from include.adapters.postgres.schema_revision import checked_settings
 from include.airflow_support.days import days_between
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
@@ -61,14 +61,8 @@ def run(
 
 
 def batch_settings(pipeline: str = "", environment: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings of the pipeline: the one named, or else the one that PIPELINE names.
-
-    They are read from the process's environment unless another is given. Raises ContractMismatch if migrations are
-    missing, DatabaseUnavailable.
-    """
-    settings = Settings.from_environment(environment, pipeline)
-    require_schema(settings.database, "batch")
-    return settings
+    """Return the settings of the pipeline for the role of batch jobs, see `checked_settings`."""
+    return checked_settings("batch", pipeline, environment)
 
 
 def needs_a_person(result: Any) -> bool:

@@ -145,7 +145,8 @@ def clock_wrong(snapshot: Snapshot, limits: AlertSettings) -> Iterator[Sign]:
     found = [(url, gateway.clock_ahead_s, "the Kafka brokers'") for url, gateway in _answered(snapshot)]
     found.append(("PostgreSQL", snapshot.database_ahead_s, "Airflow's"))
     for name, seen in snapshot.queries.items():
-        found.append((name, seen.clock_ahead_s, "PostgreSQL's"))
+        if not _is_silent(snapshot, limits, name):  # what a driver said last may have been corrected since
+            found.append((name, seen.clock_ahead_s, "PostgreSQL's"))
     for subject, ahead_s, other in found:
         if ahead_s is not None and abs(ahead_s) > limits.clock_skew_s:
             difference = f"{_duration(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} {other}"

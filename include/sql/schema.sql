@@ -13,7 +13,7 @@ CREATE TABLE alembic_version (
     version_num character varying(32) NOT NULL,
     CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-GRANT SELECT ON alembic_version TO batch, stream;
+GRANT SELECT ON alembic_version TO batch, stream, gateway;
 
 -- Tables.
 
@@ -473,7 +473,7 @@ CREATE TABLE database_timeline (
     reconciled_at timestamptz,
     PRIMARY KEY (timeline)
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
-GRANT SELECT, UPDATE (reconciled_at) ON database_timeline TO gateway;
+GRANT SELECT, UPDATE (first_seen_at, reconciled_at) ON database_timeline TO gateway;
 GRANT SELECT ON database_timeline TO stream, batch;
 GRANT SELECT (first_seen_at) ON database_timeline TO integrity;
 COMMENT ON TABLE database_timeline IS
@@ -819,6 +819,13 @@ COMMENT ON FUNCTION ordered_offset IS
 
 -- Views, and functions that take what a view can not. Those with the definition's columns stand in view.sql.
 
+CREATE FUNCTION heartbeat_age_s(heartbeat_at timestamptz, present timestamptz) RETURNS double precision
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN abs(extract(epoch FROM present - heartbeat_at))::double precision;
+COMMENT ON FUNCTION heartbeat_age_s IS
+    'Seconds since a heartbeat. One from the future was written while the server''s clock was ahead: it is no sign of'
+    ' life, since a driver that is alive replaces it within a second.';
+
 CREATE VIEW freshness AS
 SELECT s.heartbeat_at,
        s.lag_records,
@@ -826,14 +833,15 @@ SELECT s.heartbeat_at,
        w.shown_until,
        (SELECT max(updated_at) FROM offset_ledger WHERE consumer = 'serve') AS last_served_at,
        (SELECT value FROM pipeline_setting WHERE name = 'timezone') AS timezone,
-       COALESCE(s.query_count = 2 AND s.heartbeat_at > now() - interval '10 seconds', false) AS is_alive
+       COALESCE(s.query_count = 2 AND heartbeat_age_s(s.heartbeat_at, now()) < 10, false) AS is_alive
   FROM (SELECT count(*) AS query_count,
                min(heartbeat_at) AS heartbeat_at,
                CASE WHEN count(*) = count(lag_records) THEN sum(lag_records)::bigint END AS lag_records,
                max(watermark) FILTER (WHERE query = 'serve') AS served_until
           FROM stream_progress
          WHERE query IN ('join', 'serve')) s
- CROSS JOIN LATERAL (SELECT max(j.watermark) AS shown_until FROM stream_watermark j WHERE j.at <= s.served_until) w;
+ CROSS JOIN LATERAL (SELECT max(j.watermark) AS shown_until
+                       FROM stream_watermark j WHERE j.at <= s.served_until AND j.watermark <= now()) w;
 COMMENT ON VIEW freshness IS
     'One row: how far the speed layer is. A {{stream}} that waits for its {{table}} is not in it.';
 COMMENT ON COLUMN freshness.heartbeat_at IS 'When the speed layer last said that it is alive; it does every second.';

@@ -33,28 +33,42 @@ def iter_expired(
             yield records.filter(is_expired)
 
 
-def remove_versions(
-    store: ArchiveStore, folder: ArchiveFolder, topic_id: str, records: Collection[tuple[int, int]]
-) -> int:
-    """Rewrite the files of versions without those of the records, (partition, offset); returns their number.
+class VersionsOf:
+    """The archived versions of a table's records, which are (partition, offset). Methods may raise ArchiveDamaged."""
 
-    The raw records stay. The caller holds the archive's lock. Raises ArchiveDamaged.
-    """
-    members = store.members(topic_id)
-    partitions, offsets = zip(*records, strict=True) if records else ((), ())
-    places = places_of(pa.array(partitions, pa.int64()), pa.array(offsets, pa.int64()))
-    removed = 0
-    for listed in members.files if members else ():
-        count = sum(pc.sum(_is_of(rows, places)).as_py() or 0 for rows in folder.batches(listed.path, _PLACED))
-        if count:
-            rest = _without(folder, listed, places)
+    def __init__(
+        self, store: ArchiveStore, folder: ArchiveFolder, topic_id: str, records: Collection[tuple[int, int]]
+    ) -> None:
+        partitions, offsets = zip(*records, strict=True) if records else ((), ())
+        self._places = places_of(pa.array(partitions, pa.int64()), pa.array(offsets, pa.int64()))
+        self._store, self._folder, self._topic_id = store, folder, topic_id
+
+    def count(self) -> int:
+        """Return their number."""
+        return sum(count for _, count in self._files())
+
+    def remove(self) -> int:
+        """Rewrite their files without them; returns their number. The caller holds the archive's lock.
+
+        The raw records stay.
+        """
+        removed = 0
+        for listed, count in self._files():
+            rest = _without(self._folder, listed, self._places)
             kept = [] if rest is None else [rest]
-            folder.require_files(kept)
-            store.replace([listed], kept)
+            self._folder.require_files(kept)
+            self._store.replace([listed], kept)
             removed += count
-    if removed:
-        log.info("archive: %d versions removed, whose records are rejected", removed)
-    return removed
+        if removed:
+            log.info("archive: %d versions removed, whose records are rejected", removed)
+        return removed
+
+    def _files(self) -> Iterator[tuple[ArchivedFile, int]]:
+        members = self._store.members(self._topic_id) if len(self._places) else None
+        for listed in members.files if members else ():
+            batches = self._folder.batches(listed.path, _PLACED)
+            if count := sum(pc.sum(_is_of(rows, self._places)).as_py() or 0 for rows in batches):
+                yield listed, count
 
 
 _PLACED = ["partition", "offset"]

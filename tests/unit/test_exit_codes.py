@@ -31,6 +31,8 @@ COMMANDS = {
     "spark_jobs.archive_day": ["--run-id", "r"],
     "spark_jobs.forget": ["--key", "7", "--reason", "r"],
     "spark_jobs.rebuild_day": ["--run-id", "r", "--day", "2026-11-20"],
+    "spark_jobs.rebuild_days": ["--run-id", "r", "--days", "2026-11-20", "--seconds", "9"],
+    "spark_jobs.recheck": [],
     "spark_jobs.repair": ["--dry-run"],
     "spark_jobs.stream": [],
 }

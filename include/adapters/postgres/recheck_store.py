@@ -41,6 +41,11 @@ class MadeRow(NamedTuple):
     partition: int
     offset: int
 
+    @property
+    def row(self) -> tuple[str, dt.date | None, int]:
+        """Place, day and key: those of one row if both of its records are rejected."""
+        return self.place, self.day, self.key
+
 
 class RecheckStore:
     """Works as the owner of the tables, the only role that may delete from all of them. Raises DatabaseUnavailable."""
@@ -97,7 +102,8 @@ class RecheckStore:
 
 def days_to_rebuild(found: Sequence[MadeRow]) -> Mapping[dt.date, int]:
     """Return the number of these rows by day, of rows that a rebuild must replace."""
-    return Counter(row.day for row in found if row.day is not None and row.place != "pending")
+    rows = {made.row for made in found}
+    return Counter(day for place, day, _ in rows if day is not None and place != "pending")
 
 
 def _begin(cursor: Cursor, records: Collection[RejectedRecord]) -> None:

@@ -1,5 +1,6 @@
 """Checks that the database has the schema of this version."""
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from include.adapters.postgres.detail_columns import detail_columns
 from include.adapters.postgres.sessions import connect
 from include.contracts.evolution import compare
 from include.errors import ContractMismatch
-from include.settings import DatabaseSettings, Role
+from include.settings import DatabaseSettings, Role, Settings
 from include.sql.named import query
 
 _VERSIONS = Path(__file__).resolve().parents[2] / "sql" / "migrations" / "versions"
@@ -44,6 +45,17 @@ def require_schema(database: DatabaseSettings, role: Role) -> None:
     if missing := compare(database.pipeline, columns, None).added:
         raise ContractMismatch(f"database {database.name} lacks columns that {database.pipeline.name}.toml has"
                                f" ({', '.join(missing)}); {_REMEDY}")  # fmt: skip
+
+
+def checked_settings(role: Role, pipeline: str = "", environment: Mapping[str, str] | None = None) -> Settings:
+    """Return the settings of the pipeline: the one named, or else the one that PIPELINE names.
+
+    They are read from the process's environment unless another is given. Raises the errors of `require_schema`, also
+    for a database that is another pipeline's.
+    """
+    settings = Settings.from_environment(environment, pipeline)
+    require_schema(settings.database, role)
+    return settings
 
 
 def other_pipeline(database: DatabaseSettings) -> ContractMismatch:

@@ -30,6 +30,7 @@ _LOST = {
     BOARD.name: ("write_back_boards", "select_without_record_boards", "select_with_tombstone_boards",
                  "select_given_twice_boards"),
 }  # fmt: skip
+_DATE_BACK = {MEMBER.name: "date_back_members", BOARD.name: "date_back_boards"}
 
 
 class Timeline(NamedTuple):
@@ -112,9 +113,22 @@ class UnpublishedRows:
             while rows := cursor.fetchmany(_FETCH):
                 yield [_unpublished(topic, row) for row in rows]
 
+    def date_back(self, topic: Topic, dry_run: bool) -> list[int]:
+        """Give the present as their version to rows that are ahead of it by more than the topic's tolerance.
+
+        Returns their ids. Readers reject the records of such versions, and no later change of the row is accepted.
+        """
+        with self._transaction(), self._connection.cursor() as cursor:
+            cursor.execute(query(_DATE_BACK[topic.name], cursor), {"tolerance": topic.clock_tolerance})
+            ids = sorted(row_id for (row_id,) in cursor.fetchall())
+            if dry_run:
+                self._connection.rollback()
+            return ids
+
     def unreconciled(self) -> list[Timeline]:
         """Return the timelines on which lost rows were not written back yet, the oldest first."""
         with self._transaction(), self._connection.cursor() as cursor:
+            cursor.execute(query("correct_timelines", cursor))
             cursor.execute(query("select_unreconciled", cursor))
             return [Timeline(*row) for row in cursor.fetchall()]
 

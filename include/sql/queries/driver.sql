@@ -1,12 +1,12 @@
 -- The lease of the stream's driver, its progress and its trials.
 
 -- name: select_driver_lease
-SELECT d.query, d.epoch, d.driver_id, d.host, d.ended_at IS NOT NULL AS has_ended,
-       greatest(d.taken_at, p.heartbeat_at) AS seen_at,
-       extract(epoch FROM clock_timestamp() - greatest(d.taken_at, p.heartbeat_at))::float AS age_s
+SELECT query, epoch, driver_id, host, ended_at IS NOT NULL AS has_ended, seen_at,
+       heartbeat_age_s(seen_at, clock_timestamp()) AS age_s
   FROM stream_driver d
-  LEFT JOIN LATERAL (SELECT max(heartbeat_at) AS heartbeat_at FROM stream_progress WHERE driver_id = d.driver_id) p ON true
- WHERE d.query = ANY (%(queries)s)
+ CROSS JOIN LATERAL (SELECT COALESCE(max(heartbeat_at), d.taken_at) AS seen_at
+                       FROM stream_progress WHERE driver_id = d.driver_id) p
+ WHERE query = ANY (%(queries)s)
 
 -- name: end_lease_holders
 -- Ends the sessions in whose transaction a driver holds one of these leases.
@@ -80,7 +80,7 @@ SELECT count(DISTINCT {{key}}) AS count, extract(epoch FROM now() - min(since)):
 -- name: select_progress
 SELECT query, driver_id, epoch, batch_id, input_rows, duration_ms, total_rows, offsets, input_rate, processed_rate,
        lag_records, lag_s, phases, metrics - 'clock_ahead_s' AS metrics, waiting_for,
-       extract(epoch FROM now() - heartbeat_at)::float AS age_s, (metrics ->> 'clock_ahead_s')::float AS clock_ahead_s
+       heartbeat_age_s(heartbeat_at, now()) AS age_s, (metrics ->> 'clock_ahead_s')::float AS clock_ahead_s
   FROM stream_progress
  ORDER BY query
 

@@ -21,7 +21,7 @@ DELETE FROM detail_live WHERE {{table_key}} = %(key)s
 UPDATE reject SET key = NULL, value = NULL
  WHERE (key IS NOT NULL OR value IS NOT NULL)
    AND CASE split_part(topic, '@', 1)
-       WHEN '{{table}}' THEN encode(key, 'escape') = %(key)s::text OR encode(value, 'escape') ~ %(table_pattern)s
+       WHEN '{{table}}' THEN encode(key, 'escape') = (%(key)s)::text OR encode(value, 'escape') ~ %(table_pattern)s
        ELSE encode(key, 'escape') = ANY (%(stream_keys)s::text[]) OR encode(value, 'escape') ~ %(join_pattern)s END
 
 -- name: forget_corrections
@@ -29,7 +29,7 @@ UPDATE reject SET key = NULL, value = NULL
 UPDATE detail_correction SET shown = NULL, rebuilt = NULL
  WHERE (shown IS NOT NULL OR rebuilt IS NOT NULL)
    AND ({{key}} = ANY (%(stream_keys)s)
-        OR shown ->> '{{table_key}}' = %(key)s::text OR rebuilt ->> '{{table_key}}' = %(key)s::text)
+        OR shown ->> '{{table_key}}' = (%(key)s)::text OR rebuilt ->> '{{table_key}}' = (%(key)s)::text)
 
 -- name: open_forgotten
 -- From this row on no rebuild shows the key. The records found by an earlier run stay known.
@@ -82,15 +82,15 @@ SELECT {{key}} FROM detail_live WHERE {{table_key}} = %(key)s
 -- The site's own tables, which only the database of board_detail has.
 
 -- name: select_board_documents
-SELECT id FROM site.board_document WHERE document ->> 'memberId' = %(key)s::text
+SELECT id FROM site.board_document WHERE document ->> 'memberId' = (%(key)s)::text
 
 -- name: forget_member
 DELETE FROM site.member WHERE id = %(key)s
 
 -- name: forget_board_documents
-DELETE FROM site.board_document WHERE document ->> 'memberId' = %(key)s::text
+DELETE FROM site.board_document WHERE document ->> 'memberId' = (%(key)s)::text
 
 -- name: forget_change_keys
 DELETE FROM site.change_key
  WHERE (topic = 'member' AND row_id = %(key)s)
-    OR (topic = 'board' AND (row_id = ANY (%(stream_keys)s) OR value ->> 'memberId' = %(key)s::text))
+    OR (topic = 'board' AND (row_id = ANY (%(stream_keys)s) OR value ->> 'memberId' = (%(key)s)::text))

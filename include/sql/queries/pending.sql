@@ -73,17 +73,17 @@ WITH found AS (
        AND d.is_covered AND NOT d.is_own
 ), covered AS (
     UPDATE pending_record w
-       SET covered_by = CASE WHEN d.is_own THEN CASE WHEN d.is_covered THEN %(generation_id)s::bigint END
+       SET covered_by = CASE WHEN d.is_own THEN CASE WHEN d.is_covered THEN (%(generation_id)s)::bigint END
                              ELSE w.covered_by END,
            hides = w.hides OR d.hides
       FROM decided d
      WHERE w.topic = d.topic AND w.partition = d.partition AND w."offset" = d."offset"
-       AND (d.is_own AND w.covered_by IS DISTINCT FROM CASE WHEN d.is_covered THEN %(generation_id)s::bigint END
+       AND (d.is_own AND w.covered_by IS DISTINCT FROM CASE WHEN d.is_covered THEN (%(generation_id)s)::bigint END
             OR d.hides AND NOT w.hides AND (d.is_own OR NOT d.is_covered))
 )
 SELECT count(*)
   FROM decided
- WHERE is_own AND NOT is_covered AND NOT is_read AND %(generation_id)s::bigint IS NOT NULL
+ WHERE is_own AND NOT is_covered AND NOT is_read AND (%(generation_id)s)::bigint IS NOT NULL
 
 -- name: mark_hiding
 -- An older version was served just when the record was inserted. Locked in the order in which others lock them.
@@ -107,7 +107,7 @@ ON CONFLICT (day, cause) DO UPDATE SET count = d.count + excluded.count, last_at
 SELECT DISTINCT {{table_key}}
   FROM pending_record
  WHERE sent_at IS NULL
-   AND (%(after)s::bigint IS NULL OR {{table_key}} > %(after)s::bigint)
+   AND (%(after)s::bigint IS NULL OR {{table_key}} > (%(after)s)::bigint)
  ORDER BY {{table_key}}
  LIMIT %(limit)s
 

@@ -141,15 +141,16 @@ ON CONFLICT ({{key}}) DO UPDATE
 UPDATE day_publication
    SET generation_id = NULL, cut = NULL, status = 'provisional', raw_distinct = NULL, row_count = NULL,
        pending_count = NULL, rejected_count = NULL, content_hash = NULL,
-       published_at = NULL, moved_at = now(), certified_at = NULL
+       published_at = NULL, moved_at = now(), certified_at = NULL, undoable_since = LEAST(undoable_since, now())
  WHERE day = %(day)s AND generation_id = %(shown_id)s
 
 -- name: point_day
--- Compare and set of the pointer: no row means that another run published the day meanwhile.
+-- Compare and set of the pointer: no row means that another run published the day meanwhile. What the day shows up to
+-- now is kept from now on: rows that were dropped while the server's clock was ahead were dropped before.
 UPDATE day_publication p
    SET generation_id = g.id, cut = g.cut, status = 'rebuilt', raw_distinct = g.raw_distinct, row_count = g.row_count,
        pending_count = g.pending_count, rejected_count = g.rejected_count, content_hash = g.content_hash,
-       published_at = now(), moved_at = now(), certified_at = NULL
+       published_at = now(), moved_at = now(), certified_at = NULL, undoable_since = LEAST(p.undoable_since, now())
   FROM generation g
  WHERE p.day = %(day)s AND g.id = %(generation_id)s AND g.status IN ('built', 'superseded')
    AND p.generation_id IS NOT DISTINCT FROM %(shown_id)s
@@ -170,7 +171,7 @@ UPDATE detail_live l
 SELECT count(*) FILTER (WHERE is_covered AND NOT was_covered),
        count(*) FILTER (WHERE NOT is_covered AND was_covered),
        count(*) FILTER (WHERE NOT is_covered),
-       array_agg({{key}}) FILTER (WHERE NOT is_covered AND %(generation_id)s::bigint IS NOT NULL)
+       array_agg({{key}}) FILTER (WHERE NOT is_covered AND (%(generation_id)s)::bigint IS NOT NULL)
   FROM (SELECT l.{{key}},
                is_covered(g.id, g.stream_ends, g.table_ends, l.{{key}}, l.stream_partition, l.stream_offset,
                           l.table_partition, l.table_offset) AS is_covered,

@@ -135,6 +135,27 @@ TRUNCATE published_version
 -- name: copy_published_version
 COPY published_version (id, modified_at, row_at, value) FROM STDIN WITH (FORMAT csv)
 
+-- name: date_back_members
+-- The present as the version of rows whose version no reader accepts yet, deleted ones too.
+UPDATE site.member SET modified_at = date_trunc('milliseconds', clock_timestamp())
+WHERE modified_at > clock_timestamp() + %(tolerance)s
+RETURNING id
+
+-- name: date_back_boards
+-- as date_back_members
+UPDATE site.board_document AS board
+SET modified_at = made.at,
+    document = board.document || jsonb_build_object(
+        'modifiedAt', to_char(made.at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+FROM (SELECT date_trunc('milliseconds', clock_timestamp()) AS at) AS made
+WHERE board.modified_at > made.at + %(tolerance)s
+RETURNING board.id
+
+-- name: correct_timelines
+-- A timeline that was noted while the server's clock was ahead is as young as it can be.
+UPDATE database_timeline SET first_seen_at = clock_timestamp()
+WHERE reconciled_at IS NULL AND first_seen_at > clock_timestamp()
+
 -- name: select_unreconciled
 SELECT timeline, first_seen_at, replayed_until FROM database_timeline WHERE reconciled_at IS NULL ORDER BY first_seen_at
 

@@ -1,17 +1,19 @@
 """schema.sql and site.sql create the same database as the migrations."""
 
 import difflib
+import importlib
 
 import psycopg2
 import pytest
 
 from include.adapters.postgres.schema_revision import newest_revision, require_schema
 from include.contracts import definition_file
-from include.errors import ContractMismatch
+from include.errors import MISCONFIGURED, ContractMismatch
 from include.settings import Settings
 from include.sql.migrate import migrate
 from tests.support.catalogue import catalogue
 from tests.support.database import database_environment
+from tests.unit.test_exit_codes import COMMANDS
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +77,20 @@ def test_the_database_of_one_pipeline_is_refused_to_another(databases, postgres)
         with connection.cursor() as cursor:
             cursor.execute("SELECT value FROM pipeline_setting WHERE name = 'timezone'")
             assert cursor.fetchone() != ("UTC",)
+
+
+OF_NO_DATABASE = {"include.adapters.kafka.admin", "include.gateway.__main__", "include.gateway.replay"}
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - OF_NO_DATABASE))
+def test_every_command_refuses_the_database_of_another_pipeline(databases, postgres, command, monkeypatch, caplog):
+    monkeypatch.setattr("sys.argv", [command, *COMMANDS[command]])
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    ours = database_environment(postgres, "created")
+    for name, value in {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", "PIPELINE": "order_detail", **ours}.items():
+        monkeypatch.setenv(name, value)
+    assert importlib.import_module(command).main() == MISCONFIGURED
+    assert "database created is not that of pipeline order_detail; set DATABASE_NAME or PIPELINE" in caplog.text
 
 
 def test_a_database_of_another_pipeline_has_its_columns_and_types(postgres):

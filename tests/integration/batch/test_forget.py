@@ -38,7 +38,7 @@ from tests.support.pipeline import environment, rows, run_module
 from tests.support.publication import publish
 
 CANARY = "kestrel-4711"
-PERSON, OTHER = 7, 71
+PERSON, OTHER = -7, -71
 _runs = itertools.count(1)
 
 

@@ -153,7 +153,7 @@ def test_rows_of_records_dated_ahead_are_named_and_taken_out_of_the_way(archive,
         "archived versions": 1,
     }  # fmt: skip
     assert rows(settings, "SELECT topic, count(*) FROM reject GROUP BY 1 ORDER BY 1") == [("board", 6), ("member", 1)]
-    assert [day.day for day in dirty_days(settings)] == [DAY.date]
+    assert [(day.day, day.causes) for day in dirty_days(settings)] == [(DAY.date, {"rejected board": 3})]
     verify_archive(archive.context, settings, PIPELINE)
     # the stream's day: what stands in the way is gone, and the right versions wait until it runs
     assert {key for key in view(settings) if key > 10} == {15}
@@ -188,6 +188,7 @@ def test_rows_of_records_dated_ahead_are_named_and_taken_out_of_the_way(archive,
     from_files = rebuild_day(archive.context, settings, PIPELINE, DAY, "from archive", None, True)
     assert from_topics.content_hash == from_files.content_hash
     assert recheck.look(keep=False)[1] == []
+    assert recheck.count_archived(rejected) == 0
 
 
 def test_a_newer_record_is_shown_at_once_after_it(archive, spark):
@@ -224,12 +225,25 @@ def test_the_command_changes_nothing_unless_it_is_told_to(archive, kafka, postgr
     shown = run_module(["-m", "spark_jobs.recheck"], variables, exit_code=LOOK)
     assert "board: 6 records are rejected" in shown
     assert "7 rows were made from some of them" in shown
+    assert "1 versions in the archive are of some of them" in shown
     assert view(settings) == BEFORE
     shown = run_module(["-m", "spark_jobs.recheck", "--execute", "--force"], variables)
     assert "Start the stream." in shown
     again = run_module(["-m", "spark_jobs.recheck"], variables, exit_code=LOOK)
     assert "live" not in again
     assert "3 rows were made" in again  # of the published day, which the night rebuilds
+
+
+def test_archived_versions_alone_are_something_to_look_at(archive, kafka, postgres, tmp_path):
+    """No row was made of them yet, or the command was interrupted before it came to the archive."""
+    settings = archive.settings
+    rows(settings, "TRUNCATE detail_live, day_publication, publication, generation CASCADE", role="pipeline_owner")
+    variables = environment(kafka, postgres, settings.database.name, tmp_path)
+    variables |= {"ARCHIVE_DIR": settings.batch.archive_dir}
+    shown = run_module(["-m", "spark_jobs.recheck"], variables, exit_code=LOOK)
+    assert "0 rows were made from some of them\n1 versions in the archive are of some of them" in shown
+    run_module(["-m", "spark_jobs.recheck", "--execute", "--force"], variables)
+    assert "0 versions in the archive" in run_module(["-m", "spark_jobs.recheck"], variables)
 
 
 def test_it_waits_for_the_stream_and_refuses_a_driver_that_is_alive(archive):

@@ -120,6 +120,35 @@ def test_missing_versions_are_produced_and_a_second_run_finds_none(broker, datab
     assert dict(tombstone.headers())["accepted-at"].decode() == rfc3339(gone.modified_at)
 
 
+def test_rows_that_were_saved_while_the_databases_clock_was_ahead_are_told_and_dated_back(
+    broker, database, environment, caplog
+):
+    async def scenario(rows):
+        gone = await rows.create(MEMBER, MEMBER_FIELDS)
+        await rows.delete(MEMBER, gone.id)
+        return gone, await rows.create(MEMBER, MEMBER_FIELDS), await rows.create(BOARD, BOARD_FIELDS)
+
+    gone, *saved = changed(database, scenario)
+    with connect(database, "pipeline_owner") as connection, connection.cursor() as cursor:
+        cursor.execute("UPDATE site.member SET created_at = created_at + interval '1 day',"
+                       " modified_at = modified_at + interval '1 day'")  # fmt: skip
+        cursor.execute("UPDATE site.board_document SET modified_at = modified_at + interval '1 day'")
+    settings = Settings.from_environment(environment)
+    scope = Scope(None, 0)
+    for one in (replace(scope, dry_run=True), scope):
+        done = reconcile_sources(settings, one)
+        assert [(one.unpublished, one.ahead) for one in done] == [(0, 2), (0, 1)]
+    told = f"member: 2 ids with a version that is ahead of PostgreSQL's clock: see docs/runbooks/clock.md: {gone.id}, "
+    assert told in caplog.text
+    done = reconcile_sources(settings, replace(scope, dates_back=True))
+    assert [(one.produced, one.ahead) for one in done] == [(0, 0), (0, 0)]
+    assert [(one.produced, one.ahead) for one in reconcile_sources(settings, scope)] == [(2, 0), (1, 0)]
+    for topic, row in zip((MEMBER, BOARD), saved, strict=True):
+        [message] = of_row(broker, topic.name, row.id)
+        assert not isinstance(read_record(message, topic), Reject)
+    changed(database, lambda rows: rows.update(MEMBER, saved[0].id, MEMBER_FIELDS))
+
+
 @pytest.mark.parametrize("topic", [MEMBER, BOARD], ids=["member", "board"])
 def test_row_whose_record_readers_reject_for_its_version_is_produced_again(broker, database, reconcile, topic):
     """The broker's clock was a day behind when it appended the records."""
@@ -268,7 +297,7 @@ def test_row_answered_503_with_broker_down_and_store_full_is_found_by_the_comman
         assert len(of_row(broker, "board", lost[0])) == 1
         assert len(of_row(broker, "board", published.json()["id"])) == 1
         log = gateway.log.read_text()
-        assert "board: 1 not published, 1 produced, 0 refused, 0 written back" in log
+        assert "board: 1 not published, 1 produced, 0 refused, 0 ahead, 0 written back" in log
         assert "본문" not in log
     finally:
         gateway.kill()
@@ -497,6 +526,16 @@ def test_rows_of_a_failover_are_read_as_far_back_as_the_standby_had_them(databas
     assert written_back(environment, since=later) == [(0, 0, 0), (0, 0, 0)]
     failed_over(replayed_until=made.modified_at)
     assert written_back(environment, since=later) == [(0, 0, 0), (1, 0, 0)]
+
+
+def test_a_timeline_that_was_noted_while_the_clock_was_ahead_is_young_for_a_minute(database, environment, failed_over,
+                                                                                    emptied):  # fmt: skip
+    failed_over()
+    with connect(database, "pipeline_owner") as connection, connection.cursor() as cursor:
+        cursor.execute("UPDATE database_timeline SET first_seen_at = now() + interval '1 day'")
+    with pytest.raises(TimelineTooYoung):
+        written_back(environment, min_age_s=60)
+    assert written_back(environment) == [(0, 0, 0), (0, 0, 0)]
 
 
 def test_lost_boards_are_read_as_far_back_as_kafka_has_them(

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from psycopg2 import OperationalError
 
-from include.adapters.postgres.driver_lease import DriverLease, LeaseTaken
+from include.adapters.postgres.driver_lease import DriverAlive, DriverLease, LeaseTaken
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingRecord, PendingStore
 from include.adapters.postgres.sessions import SessionLimits, connect, open_connection
@@ -186,6 +186,21 @@ def test_a_heartbeat_is_a_sign_of_life_of_the_driver_that_wrote_it(settings):
     assert lease.holders()["serve"].seen_at == taken_at
     StreamProgressStore(settings.database, lease=lease).save([PROGRESS._replace(driver_id="a")])
     assert lease.holders()["serve"].seen_at > taken_at
+
+
+def test_a_driver_that_took_its_lease_while_the_servers_clock_was_ahead_gives_signs_of_life(settings):
+    lease = taken(settings, "a")
+    rows(settings, "UPDATE stream_driver SET taken_at = taken_at + interval '1 day'")
+    lease.refuse_live_driver()  # nobody knows when it took it
+    signs = set()
+    for _ in range(3):
+        StreamProgressStore(settings.database, lease=lease).save([PROGRESS._replace(driver_id="a")])
+        signs.add(lease.holders()["serve"].seen_at)
+        with pytest.raises(DriverAlive):
+            lease.refuse_live_driver()
+    assert len(signs) == 3
+    rows(settings, "UPDATE stream_progress SET heartbeat_at = heartbeat_at + interval '1 day'")
+    lease.refuse_live_driver()
 
 
 class Silent:

@@ -103,6 +103,23 @@ def test_what_was_promised_while_the_servers_clock_was_ahead_is_taken_back(setti
     assert rows(settings, "SELECT FROM stream_watermark WHERE at > now() OR watermark > now()") == []
 
 
+@pytest.mark.parametrize("ahead", ["1 minute", "1 day", "1 year"])
+def test_a_heartbeat_from_the_future_is_no_sign_of_life(settings, ahead):
+    """The server's clock was ahead, and the driver died before it was corrected."""
+    present = now(settings)
+    for query in ("serve", "join"):
+        rows(settings, PROGRESS, (query, 0, present))
+    rows(settings, WATERMARK, (present, present))
+    assert as_analyst(settings, ALIVE) == [(True, True, True)]
+    rows(settings, f"UPDATE stream_progress SET heartbeat_at = now() + i, watermark = now() + i"
+                   f"  FROM (SELECT interval '{ahead}') a (i)")  # fmt: skip
+    rows(settings, f"INSERT INTO stream_watermark SELECT now() + i, now() + i FROM (SELECT interval '{ahead}') a (i)")
+    rows(settings, "DELETE FROM stream_watermark WHERE watermark = %s", (present,))
+    assert as_analyst(settings, ALIVE) == [(False, False, False)]
+    with closing(StreamProgressStore(settings.database)) as store:
+        assert all(seen.age_s > 30 for seen in store.read())
+
+
 def test_a_driver_says_how_far_its_clock_is_from_the_servers(settings, monkeypatch):
     seen = saved(settings, None)
     assert (seen.progress.metrics, seen.clock_ahead_s) == ({"sent": 7}, pytest.approx(0, abs=60))
@@ -113,11 +130,12 @@ def test_a_driver_says_how_far_its_clock_is_from_the_servers(settings, monkeypat
 
 def test_a_stream_is_fresh_while_both_queries_are_alive_and_their_lag_is_short(settings):
     assert as_analyst(settings, ALIVE) == [(False, False, False)]
-    later = now(settings) + dt.timedelta(minutes=5)  # slow machines too
+    present = now(settings)
+    later = present + dt.timedelta(seconds=9)  # slow machines too
     rows(settings, PROGRESS, ("serve", 0, later))
     assert as_analyst(settings, ALIVE)[0][0] is False  # the other query never ran
     rows(settings, PROGRESS, ("join", 0, later))
-    rows(settings, WATERMARK, (later, later))
+    rows(settings, WATERMARK, (present, present))
     rows(settings, "UPDATE stream_progress SET heartbeat_at = %s", (later,))
     assert as_analyst(settings, ALIVE) == [(True, True, True)]
     rows(settings, "UPDATE stream_watermark SET watermark = now() - interval '10 minutes'")

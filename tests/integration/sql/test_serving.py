@@ -13,7 +13,7 @@ from include.errors import BalanceBroken, DayBusy, NothingBuilt, StaleRun
 from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.pruning import collect_orphans, prune
-from include.integrity.publication import SPEED_LAYER, Published, redo, undo
+from include.integrity.publication import SPEED_LAYER, Published, UndoRefused, redo, undo
 from include.sql.named import PipelineConnection, query
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone
@@ -314,6 +314,19 @@ def test_a_table_that_somebody_else_vacuums_holds_up_no_build(settings, postgres
         cursor.execute(query("analyze_generation", PIPELINE), {"generation_id": generation_id})
         cursor.execute(query("freeze_generation", PIPELINE).format(table=table))
         assert len([notice for notice in connection.notices if "lock not available" in notice]) == 2
+
+
+def test_rows_that_were_dropped_while_the_servers_clock_was_ahead_refuse_no_later_undo(settings, store):
+    serve(store, [row(1, 0)])
+    build(settings, [row(1, 0)], cut=1, run_id="first")
+    publish(settings, DAY, "first")
+    rows(settings, "UPDATE day_publication SET undoable_since = now() + interval '1 year'")
+    with pytest.raises(UndoRefused, match="not kept any more"):
+        undo(settings, DAY, "test")
+    serve(store, [row(2, 1)])
+    build(settings, [row(1, 0), row(2, 1)], cut=2, run_id="second")
+    publish(settings, DAY, "second")
+    undo(settings, DAY, "test")
 
 
 def test_there_is_nothing_to_publish_before_a_build(settings):

@@ -15,6 +15,13 @@ def test_every_query_loads_and_has_no_placeholder_left(name):
     assert "{{" not in query(name, PIPELINE)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_number_that_may_be_negative_is_cast_as_a_whole(name):
+    """`-5::text` is minus '5', which no operator takes. These are texts, and arrays come with brackets."""
+    cast = re.findall(r"(?<!\()%\((\w+)\)s::(?:text|bigint|int|integer|numeric)\b(?!\[)", query(name, PIPELINE))
+    assert set(cast) <= {"run_id", "topic", "finality"}
+
+
 def test_every_query_is_called_somewhere():
     root = QUERIES.parents[2]
     files = [path for folder in ("include", "spark_jobs", "stack") for path in (root / folder).rglob("*.py")]
