@@ -1,4 +1,4 @@
-"""The local stack: python -m stack up | down | status | logs | clean | stop | start | kill | backup | restore.
+"""The local stack: python -m stack up|down|status|logs|clean|stop|start|kill|airflow|backup|restore.
 
 `down`, `status`, `logs` and `clean` work without the virtual environment, which may be gone while the stack runs. So
 modules that need its packages are imported where they are used.
@@ -51,6 +51,10 @@ def _run(arguments: argparse.Namespace, layout: Layout) -> int:
             return _status(layout)
         case "logs":
             _logs(layout, arguments.names, arguments.lines, arguments.follow)
+        case "airflow":
+            from stack.run_service import run_airflow
+
+            run_airflow(layout, arguments.words)
         case "backup":
             from stack.backup import backup
 
@@ -130,6 +134,8 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("names", nargs="*", metavar="NAME")
     logs.add_argument("-n", "--lines", type=int, default=20)
     logs.add_argument("-f", "--follow", action="store_true")
+    airflow = commands.add_parser("airflow", help="Airflow's own command line, with the stack's database and settings")
+    airflow.add_argument("words", nargs=argparse.REMAINDER, metavar="…", help="such as: dags list")
     save = commands.add_parser("backup", help="back up the databases, the archive, the fallback store and .env")
     save.add_argument("to", type=Path, metavar="TO", help="a new folder")
     back = commands.add_parser("restore", help="restore a backup; the stack is down")

@@ -53,9 +53,11 @@ def wait_until_healthy(name: str, layout: Layout) -> None:
 
 
 def _own_service(name: str, layout: Layout) -> Service:
-    for node in declare(environment.load_settings(layout), layout):
-        if isinstance(node, Service) and node.name == name:
-            if node.external:
-                raise StackError(f"{name} is your own (STACK_EXTERNAL): it is not started or stopped here")
-            return node
-    raise StackError(f"no service is called {name}")
+    services = {
+        node.name: node for node in declare(environment.load_settings(layout), layout) if isinstance(node, Service)
+    }
+    if name not in services:
+        raise StackError(f"no service is called {name}: there are {', '.join(services)}")
+    if services[name].external:
+        raise StackError(f"{name} is your own (STACK_EXTERNAL): it is not started or stopped here")
+    return services[name]

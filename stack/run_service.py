@@ -8,9 +8,10 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from include.errors import ConfigurationError
 from include.gateway import token_file
@@ -32,6 +33,7 @@ _GATEWAY_SECRETS = (
     *KAFKA_SECRETS,
     *TRACING_SECRETS,
 )  # of its tokens the gateway needs only the hashes
+_AIRFLOW = str(Path(sys.executable).with_name("airflow"))
 _STREAM_SECRETS = ("DB_STREAM_PASSWORD", *KAFKA_SECRETS, *TRACING_SECRETS)
 
 
@@ -91,13 +93,20 @@ def prepare(name: str, layout: Layout, settings: Mapping[str, str]) -> Launch:
         case _ if name.removeprefix("airflow-") in COMPONENTS:
             write_password_file(settings)
             component = name.removeprefix("airflow-")
-            airflow = str(Path(sys.executable).with_name("airflow"))
             return Launch(
-                [sys.executable, airflow, *COMPONENTS[component][1:]],
+                [sys.executable, _AIRFLOW, *COMPONENTS[component][1:]],
                 airflow_environment(settings, layout.root, component),
             )
         case _:
             raise StackError(f"no service is called {name}")
+
+
+def run_airflow(layout: Layout, words: Sequence[str]) -> NoReturn:
+    """Replace this process with a command of Airflow's command line. Raises StackError without settings."""
+    settings = environment.load_settings(layout)
+    variables = environment.base_environment(layout, settings) | airflow_environment(settings, layout.root)
+    os.chdir(layout.root)
+    os.execve(sys.executable, [sys.executable, _AIRFLOW, *words], variables)
 
 
 def write_gateway_tokens(settings: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ from airflow.timetables.trigger import CronPartitionTimetable
 from pendulum import DateTime, instance
 
 from include.clock import SystemClock
-from include.contracts.day import Day, DayNotOver
+from include.contracts.day import Day, DayFormatError, DayNotOver
 
 _ONE_DAY = dt.timedelta(days=1)
 _QUARTER_OF_AN_HOUR_MIN = 15  # time zones differ from UTC by multiples of it
@@ -60,15 +60,18 @@ class DayTimetable(CronPartitionTimetable):
         """Yield a run for each date from that of `earliest` to that of `latest`, both included, oldest first.
 
         A bound stands for a date as `date_of_bound` reads it. Raises InvalidBackfillDate if the last date is not over:
-        its run would wait until then, and Airflow refuses all other backfills of the DAG as long as one is under way.
+        its run would wait until then, and Airflow refuses all other backfills of the DAG as long as one is under way;
+        and for a date that is not in the years of the contract.
         """
         from airflow.models.backfill import InvalidBackfillDate  # which Airflow answers with 422 and the text
 
-        date, last = self.date_of_bound(earliest), self.date_of_bound(latest)
         try:
+            date, last = (Day.parse(str(self.date_of_bound(bound)), self._zone).date for bound in (earliest, latest))
             Day(last, self._zone).require_over(SystemClock().now(), "to")
-        except DayNotOver as exc:
+        except (DayFormatError, DayNotOver) as exc:
             raise InvalidBackfillDate(str(exc)) from exc
+        except OverflowError as exc:  # midnight of such a date is in no year that Python has
+            raise InvalidBackfillDate(f"{earliest:%Y-%m-%d}: correct the year") from exc
         while date <= last:
             day = Day(date, self._zone)
             yield DagRunInfo(

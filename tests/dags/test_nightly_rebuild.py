@@ -85,6 +85,15 @@ def test_a_backfill_whose_last_day_is_not_over_is_refused_as_a_whole(timetable, 
         next(infos)
 
 
+@pytest.mark.parametrize("first", ["0001-01-01", "0001-01-03", "1900-01-01", "1968-12-31", "9999-12-31"])
+def test_a_backfill_of_a_year_that_the_contract_does_not_have_is_refused(timetable, first):
+    from airflow.models.backfill import InvalidBackfillDate
+
+    earliest, latest = (dt.datetime.fromisoformat(f"{day}T00:00:00Z") for day in (first, "2026-11-18"))
+    with pytest.raises(InvalidBackfillDate, match="year"):
+        next(timetable.iter_partition_dagrun_infos(earliest=earliest, latest=latest))
+
+
 @pytest.mark.parametrize("key", [None, "", "2026-11-20"])
 def test_a_run_by_hand_is_refused_since_it_has_no_day(timetable, key):
     with pytest.raises(ValueError, match="a run by hand is refused"):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stack import control, leftovers
+from stack import control, env_file, leftovers
 from stack.down import clean, down
 from stack.environment import MARKER
 from stack.errors import StackError
@@ -113,6 +113,16 @@ def test_killed_service_comes_back(running: Layout) -> None:
     killed = control.kill_service("postgres", running)
     wait_until(lambda: pid_of("postgres", running) not in (0, killed), 30, "postgres started again")
     control.wait_until_healthy("postgres", running)
+
+
+def test_airflows_command_line_has_the_stacks_database(running: Layout) -> None:
+    command = [sys.executable, "-m", "stack", "--state", running.state, "--env-file", running.env_file, "airflow",
+               "config", "get-value", "database", "sql_alchemy_conn"]  # fmt: skip
+    said = subprocess.run(command, env={"PATH": os.defpath}, capture_output=True, text=True, check=True).stdout
+    port = env_file.read(running.env_file)["DATABASE_PORT"]
+    assert said.startswith("postgresql+psycopg2://")
+    assert f"@127.0.0.1:{port}/airflow" in said
+    assert not (running.airflow / "airflow.db").exists()
 
 
 def test_second_stack_on_the_same_ports_is_told_which(running: Layout, tmp_path: Path) -> None:
