@@ -94,10 +94,7 @@ class Log:
         """
         renamed = {(detail.key, _replaced(detail.source)) for detail in self.details if detail.source[0] >= 0}
         self.details = [detail for detail in self.details if (detail.key, detail.source) not in renamed]
-        for key, versions in self.stream.items():
-            places = [_replaced((one.partition, one.offset)) for one in versions]
-            self.stream[key] = [replace(one, partition=partition, offset=offset)
-                                for one, (partition, offset) in zip(versions, places, strict=True)]  # fmt: skip
+        self.stream = defaultdict(list, {key: [*map(_of_former, versions)] for key, versions in self.stream.items()})
         self.known = {(key, *_replaced((at, offset))): known for (key, at, offset), known in self.known.items()}
         self.details = [detail._replace(source=_replaced(detail.source)) for detail in self.details]
         name = self.pipeline.stream.name
@@ -126,13 +123,25 @@ def _replaced(at: tuple[int, int]) -> tuple[int, int]:
     return at if partition < 0 else (-1 - partition, offset - REPLACED_BY)
 
 
+def _of_former(version: Version) -> Version:
+    partition, offset = _replaced((version.partition, version.offset))
+    has_id = version.event_id != _place_id(version.topic, version.partition, version.offset)
+    event_id = version.event_id if has_id else _place_id(version.topic, partition, offset)
+    return replace(version, partition=partition, offset=offset, event_id=event_id)
+
+
+def _place_id(topic: str, partition: int, offset: int) -> str:
+    """Return the identity of a record without an event id."""
+    return f"{topic}:{partition}:{offset}"
+
+
 def understood(pipeline: Definition, record: Record) -> Version | None:
     """Return the record as a version of its key; None if it violates the contract."""
     name, partition, offset = record.place
     side: Side = "table" if name == pipeline.table.name else "stream"
     topic: Topic = getattr(pipeline, side)
     key = record_id(record.key)
-    event_id = record.headers.get(h.EVENT_ID) or f"{name}:{partition}:{offset}"
+    event_id = record.headers.get(h.EVENT_ID) or _place_id(name, partition, offset)
     assert topic.clock_tolerance is not None
     latest = record.timestamp + topic.clock_tolerance
     if record.value is None:

@@ -79,36 +79,49 @@ def _judge_key(key: int, rows: Sequence[Row], pending: set[tuple[int, int]], log
     """The row must be the newest version, and there is none if that waits. None older than a joined one waits."""
     if len(rows) > 1:
         verdict.doubled.append(f"key {key}: {len(rows)} rows")
-    versions = sorted(log.stream.get(key, []), key=lambda version: version.version, reverse=True)
     shown = rows[0].source if rows else None
     waiting: set[tuple[int, int]] = set()
-    for version in versions:
-        place = (version.partition, version.offset)
-        if place == shown:
-            if version.deleted:
+    for copies in _events(log.stream.get(key, [])):
+        newest, places = copies[0], {(copy.partition, copy.offset) for copy in copies}
+        place = (newest.partition, newest.offset)
+        if shown in places:
+            if newest.deleted:
                 verdict.outdated.append(f"key {key}: deleted at {place}, and shown")
             break
-        if version.deleted:
+        if newest.deleted:
             if shown is not None:
                 verdict.outdated.append(f"key {key}: deleted at {place}, shown {shown}")
             break
-        choices, is_hidden = joinable(version, log), shown is None and waiting & pending
-        if None not in choices or (is_hidden and place not in pending and choices != {None}):
+        choices, is_hidden = _joinable(copies, log), shown is None and waiting & pending
+        if None not in choices or (is_hidden and not places & pending and choices != {None}):
             if shown is not None:
                 verdict.outdated.append(f"key {key}: {place} is newer than {shown}")
             elif not is_hidden:
                 verdict.lost.append(f"key {key}: {place} is not shown")
             break
-        waiting.add(place)
-        if shown is not None and place in pending:
+        waiting |= places
+        if not places & pending:
+            verdict.pending_missing.append(f"key {key}: {place}")
+        elif shown is not None:
             verdict.outdated.append(f"key {key}: {place} waits, shown {shown}")
     else:
         if shown is not None:
             verdict.made_up.append(f"key {key}: there is no record {shown}")
-    # those of a former topic were sent again, so it need not have been taken
-    missing = {place for place in waiting - pending if place[0] >= 0}
-    verdict.pending_missing += [f"key {key}: {place}" for place in sorted(missing)]
     verdict.pending_left += [f"key {key}: {place}" for place in sorted(pending - waiting)]
+
+
+def _events(versions: Iterable[Version]) -> list[list[Version]]:
+    """The newest event first, and the newest of its copies: an event that was sent again is the same one."""
+    events: dict[tuple[object, ...], list[Version]] = defaultdict(list)
+    for version in sorted(versions, key=lambda version: version.version, reverse=True):
+        events[version.event_id, version.at, version.deleted].append(version)
+    return list(events.values())
+
+
+def _joinable(copies: Iterable[Version], log: Log) -> set[Version | None]:
+    """Return what an event may be shown with: it waits no more if one of its copies need not."""
+    choices = [joinable(copy, log) for copy in copies]
+    return set().union(*choices) - (set() if all(None in each for each in choices) else {None})
 
 
 def joinable(version: Version, log: Log) -> set[Version | None]:

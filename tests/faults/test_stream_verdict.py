@@ -117,6 +117,22 @@ def test_of_a_topic_made_again_the_newer_record_counts(topics):
     assert broken(topics, seen(topics.row(detail=1), rejects=rejected)) == set()
 
 
+def test_of_a_topic_made_again_an_event_that_is_sent_again_is_the_same(topics):
+    topics.add_stream(12, 1, 1, event_id="twelve")
+    topics.add_detail(12, 1, 0)
+    rows = [topics.row(), topics.row(12, source=1, detail=1)]
+    topics.log.replace_stream("former")
+    rows = [row._replace(source=(-1, row.source[1] - REPLACED_BY)) for row in rows]
+    topics.next_of_stream(0)
+    topics.add(topics.pipeline.table, 1, None, accepted_at=LATER)
+    topics.add_stream(12, 1, 1, event_id="twelve", **{KNOWN: 1})
+    assert broken(topics, seen(*rows)) == set(), "joined before, and a copy is no newer version"
+    assert broken(topics, seen(rows[0], pending={12: [0]})) == set(), "the first one was never taken"
+    assert broken(topics, seen(rows[0])) == {"pending_missing"}
+    topics.add_stream(12, 1, 1, event_id="another", **{KNOWN: 1})
+    assert broken(topics, seen(*rows)) == {"pending_missing"}, "another event of the same time is a newer version"
+
+
 def test_of_a_topic_made_again_twice_the_row_names_the_detail_of_the_second(topics):
     topics.log.replace_stream("first")
     topics.next_of_stream(0)
