@@ -30,6 +30,12 @@ class PipelineError(Exception):
         super().__init__(f"{text} ({context})" if context else text)
 
 
+class WrongArguments(PipelineError):
+    """The arguments of a command contradict each other, or one is missing."""
+
+    exit_code = USAGE
+
+
 class Retryable(PipelineError):
     """Another run of the command or of the task may succeed later."""
 

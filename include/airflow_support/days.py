@@ -23,14 +23,24 @@ def days_between(first: str, last: str, window: Window) -> list[str]:
     if start > end:
         raise DayChoiceError(f"from={start} is after to={end}: swap them")
     Day(end, window.zone).require_over(window.now, "to")
-    if start < window.oldest:
-        raise DayChoiceError(
-            f"from={start}: {_not_held(window)}; the oldest day that can be rebuilt is {window.oldest}"
-        )
+    _require_held("from", start, window)
     count = (end - start).days + 1
     if count > MOST_DAYS:
         raise DayChoiceError(f"from={start} to={end}: {count:,} days; ask for {MOST_DAYS:,} days at most")
     return [(start + dt.timedelta(days=offset)).isoformat() for offset in range(count)]
+
+
+def require_rebuildable(day: Day, window: Window) -> None:
+    """Raise DayNotOver or DayChoiceError for a day that cannot be rebuilt, as `days_between` does."""
+    day.require_over(window.now)
+    _require_held("day", day.date, window)
+
+
+def _require_held(field: str, date: dt.date, window: Window) -> None:
+    if date < window.oldest:
+        raise DayChoiceError(
+            f"{field}={date}: {_not_held(window)}; the oldest day that can be rebuilt is {window.oldest}"
+        )
 
 
 def _not_held(window: Window) -> str:

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
 from include.contracts.fields import FIRST_YEAR, LAST_YEAR
-from include.errors import USAGE, PipelineError
+from include.errors import PipelineError, WrongArguments
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")  # fromisoformat alone also accepts week dates
 
 
-class DayFormatError(PipelineError):
+class DayFormatError(WrongArguments):
     """A day was not written as YYYY-MM-DD."""
-
-    exit_code = USAGE
 
 
 class DayNotOver(PipelineError):

@@ -7,10 +7,10 @@ from typing import Any
 
 from include.adapters.lineage import lineage_of, publish_job
 from include.adapters.postgres.schema_revision import checked_settings
-from include.airflow_support.days import days_between
+from include.airflow_support.days import require_rebuildable
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
-from include.errors import PipelineError
+from include.errors import WrongArguments
 from include.integrity import caught_up, certificate, comparison, days, gateways, pruning, publication, whereabouts
 from include.integrity.audit import audit_kafka
 from include.integrity.certificate import Certificate
@@ -83,7 +83,7 @@ def needs_a_person(result: Any) -> bool:
 def _rebuild(
     settings: Settings, day: Day, run_id: str | None, source: str, publish: bool, reason: str | None, made_by: str
 ) -> Rebuilt:
-    days_between(str(day), str(day), days.load_window(settings))
+    require_rebuildable(day, days.load_window(settings))
     run_id = run_id or f"by-hand-{rfc3339(SystemClock().now())}"
     rebuild(day, run_id, reason, source)
     report = comparison.verify(settings, day, run_id)
@@ -97,7 +97,7 @@ def _publish(
     approved: Mapping[str, Any] | None = None, **arguments: Any,
 ) -> Any:  # fmt: skip
     if accept_vanishing and not reason:
-        raise PipelineError("--accept-vanishing: say why the rows may vanish, with --reason")
+        raise WrongArguments("--accept-vanishing: say why the rows may vanish, with --reason")
     with lineage_of(settings.lineage, publish_job(settings, day)) as outcome:
         published = publication.publish(settings, day, reason=reason, accept_vanishing=accept_vanishing,
                                         approved=Seen(**approved) if approved else None, **arguments)  # fmt: skip

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from include.contracts.day import Day, DayFormatError
+from include.contracts.day import Day
 from include.errors import (
     MISCONFIGURED,
     REFUSED,
@@ -15,6 +15,7 @@ from include.errors import (
     MissingRange,
     PositionRefused,
     Retryable,
+    WrongArguments,
 )
 from include.integrity.process import RebuildFailed
 from include.settings import Settings
@@ -47,7 +48,7 @@ def test_what_can_pass_by_itself_ends_with_75_and_what_a_person_has_to_set_right
         assert error.exit_code == TRY_LATER == 75
     elif issubclass(error, ConfigurationError | ContractMismatch | PositionRefused | MissingRange | ArchiveDamaged):
         assert error.exit_code == MISCONFIGURED == 78
-    elif issubclass(error, DayFormatError):
+    elif issubclass(error, WrongArguments):
         assert error.exit_code == USAGE == 2
     else:
         assert error.exit_code == REFUSED == 4

@@ -66,7 +66,17 @@ class TestHelp:
         assert "--json" in text
 
     @pytest.mark.parametrize(
-        "arguments", [[], ["publish"], ["undo", "--day", str(DAY)], ["status", "--limit", "many"], ["explode"]]
+        "arguments",
+        [
+            [],
+            ["publish"],
+            ["undo", "--day", str(DAY)],
+            ["status", "--limit", "many"],
+            ["explode"],
+            ["find"],
+            ["find", "--key", "1", "--event-id", "e"],
+            ["publish", "--day", str(DAY), "--accept-vanishing"],
+        ],
     )
     def test_wrong_arguments_are_told(self, run, arguments):
         assert run(*arguments)[0] == USAGE
