@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from stack import env_file
+from stack.layout import Layout
 from tests.support.documents import OPERATED, ROOT, commands
 
 OPTION = re.compile(r"--[a-z][a-z-]*")
@@ -35,9 +37,18 @@ def test_documents_have_commands():
     assert any(command[:2] == ("-m", "spark_jobs.archive_day") for command in COMMANDS)
 
 
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory):
+    """A stack that has settings, which Airflow's command line needs."""
+    layout = Layout.of(state=tmp_path_factory.mktemp("state"), env_file=tmp_path_factory.mktemp("env") / ".env")
+    env_file.ensure(layout.env_file)
+    return ("-m", "stack", "--state", str(layout.state), "--env-file", str(layout.env_file))
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_command_is_one_that_the_program_takes(command):
-    answer = asked_for_help(command)
+def test_a_command_is_one_that_the_program_takes(command, stack):
+    is_airflows = command[:3] == ("-m", "stack", "airflow")
+    answer = asked_for_help((*stack, *command[2:]) if is_airflows else command)
     assert answer.returncode == 0, answer.stderr
     unknown = [word for word in command if OPTION.fullmatch(word) and not re.search(rf"{word}\b", answer.stdout)]
     assert unknown == []
