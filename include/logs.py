@@ -27,7 +27,7 @@ class RequestIds:
 REQUEST: ContextVar[RequestIds | None] = ContextVar("request", default=None)
 """The request that the current task handles. Each log entry of the task names it."""
 
-_CLIENT_LIBRARIES = ("py4j",)  # they log each call at level INFO
+_CLIENT_LIBRARIES = ("httpx", "py4j")  # they log each call at level INFO
 
 
 def log_format(environment: Mapping[str, str] | None = None) -> str:
