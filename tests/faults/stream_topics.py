@@ -53,6 +53,7 @@ class Detail(NamedTuple):
     key: int | None
     source: tuple[int, int]
     joined: tuple[int, int] | None
+    event_id: str
 
 
 @dataclass
@@ -89,15 +90,16 @@ class Log:
         """The stream's topic of this id was made again: its places are no places of the one that is there.
 
         They are named as the tables name them, so that every version of the new topic is newer in the same instant.
-        Two former topics can share a name, so places are told apart by their keys; and the details of the later
-        topic count, as it was sent the same records again.
+        Two former topics can share a name, so places are told apart by their keys and events. The details of the later
+        topic count, if an event of it has the place that it had before.
         """
-        renamed = {(detail.key, _replaced(detail.source)) for detail in self.details if detail.source[0] >= 0}
-        self.details = [detail for detail in self.details if (detail.key, detail.source) not in renamed]
+        name = self.pipeline.stream.name
+        renamed = [_detail_of_former(name, detail) for detail in self.details]
+        again = {each[1:3] + each[4:] for each, of in zip(renamed, self.details, strict=True) if of.source[0] >= 0}
+        self.details = [each for each, of in zip(renamed, self.details, strict=True)
+                        if of.source[0] >= 0 or each[1:3] + each[4:] not in again]  # fmt: skip
         self.stream = defaultdict(list, {key: [*map(_of_former, versions)] for key, versions in self.stream.items()})
         self.known = {(key, *_replaced((at, offset))): known for (key, at, offset), known in self.known.items()}
-        self.details = [detail._replace(source=_replaced(detail.source)) for detail in self.details]
-        name = self.pipeline.stream.name
         self.bad = {Place(f"{name}@{topic_id}", *place[1:]) if place.topic == name else place for place in self.bad}
 
     def _take_detail(self, record: Record) -> None:
@@ -106,7 +108,8 @@ class Log:
             self.bad.add(record.place)
             return
         joined = self._coordinates(record, "table")
-        self.details.append(Detail(record.place, record_id(record.key), source, joined))
+        event_id = record.headers.get(h.EVENT_ID) or _place_id(self.pipeline.stream.name, *source)
+        self.details.append(Detail(record.place, record_id(record.key), source, joined, event_id))
 
     def _coordinates(self, record: Record, side: Side) -> tuple[int, int] | None:
         try:
@@ -124,10 +127,19 @@ def _replaced(at: tuple[int, int]) -> tuple[int, int]:
 
 
 def _of_former(version: Version) -> Version:
-    partition, offset = _replaced((version.partition, version.offset))
-    has_id = version.event_id != _place_id(version.topic, version.partition, version.offset)
-    event_id = version.event_id if has_id else _place_id(version.topic, partition, offset)
+    at = version.partition, version.offset
+    partition, offset = _replaced(at)
+    event_id = _event_of_former(version.topic, at, version.event_id)
     return replace(version, partition=partition, offset=offset, event_id=event_id)
+
+
+def _detail_of_former(topic: str, detail: Detail) -> Detail:
+    event_id = _event_of_former(topic, detail.source, detail.event_id)
+    return detail._replace(source=_replaced(detail.source), event_id=event_id)
+
+
+def _event_of_former(topic: str, at: tuple[int, int], event_id: str) -> str:
+    return _place_id(topic, *_replaced(at)) if event_id == _place_id(topic, *at) else event_id
 
 
 def _place_id(topic: str, partition: int, offset: int) -> str:

@@ -58,7 +58,7 @@ class Topics:
         """Set the offset of the stream's next record."""
         self._next[self.pipeline.stream.name] = offset
 
-    def add_detail(self, key, stream_offset, table_offset=None):
+    def add_detail(self, key, stream_offset, table_offset=None, **more):
         """Add the record that the join sends for a record of the stream."""
         offsets = {"stream": stream_offset, "table": table_offset}
         headers = {
@@ -66,7 +66,7 @@ class Topics:
             for side, offset in offsets.items() if offset is not None
             for part, value in (("partition", 0), ("offset", offset))
         }  # fmt: skip
-        return self.add(self.pipeline.output, key, b"{}", **headers)
+        return self.add(self.pipeline.output, key, b"{}", **headers, **more)
 
     def row(self, key=10, source=0, joined=0, detail=0):
         """Return the row that is made of the records with these offsets."""
@@ -119,7 +119,7 @@ def test_of_a_topic_made_again_the_newer_record_counts(topics):
 
 def test_of_a_topic_made_again_an_event_that_is_sent_again_is_the_same(topics):
     topics.add_stream(12, 1, 1, event_id="twelve")
-    topics.add_detail(12, 1, 0)
+    topics.add_detail(12, 1, 0, event_id="twelve")
     rows = [topics.row(), topics.row(12, source=1, detail=1)]
     topics.log.replace_stream("former")
     rows = [row._replace(source=(-1, row.source[1] - REPLACED_BY)) for row in rows]
@@ -131,6 +131,23 @@ def test_of_a_topic_made_again_an_event_that_is_sent_again_is_the_same(topics):
     assert broken(topics, seen(rows[0])) == {"pending_missing"}
     topics.add_stream(12, 1, 1, event_id="another", **{KNOWN: 1})
     assert broken(topics, seen(*rows)) == {"pending_missing"}, "another event of the same time is a newer version"
+    assert broken(topics, seen(rows[0], pending={12: [1]})) == set(), "of events of one time either may wait"
+    assert broken(topics, seen(rows[0], pending={12: [0]})) == set()
+
+
+def test_places_of_two_former_topics_are_told_apart_by_their_events(topics):
+    topics.add_stream(12, 1, 1, event_id="twelve")
+    topics.add_detail(12, 1, 0, event_id="twelve")
+    shown = topics.row(12, source=1, detail=1)
+    topics.log.replace_stream("first")
+    topics.next_of_stream(0)
+    topics.add_stream(10, 1)
+    topics.add_detail(10, 0, 0)
+    topics.add_stream(12, 1, 2, EARLIER, event_id="older")
+    first = topics.row(detail=2)._replace(source=(-1, -REPLACED_BY))
+    topics.log.replace_stream("second")
+    former = shown._replace(source=(-1, 1 - REPLACED_BY))
+    assert broken(topics, seen(first, former)) == set()
 
 
 def test_of_a_topic_made_again_twice_the_row_names_the_detail_of_the_second(topics):

@@ -177,7 +177,7 @@ def _newest(cursor: Cursor, records: Sequence[PendingRecord]) -> list[tuple[Pend
         own, known = served.get(record.stream_key, []), shown.get(record.stream_key)
         version = record.version_at, record.offset
         is_served = any(
-            (at, offset) >= version or (at == record.version_at and event_id == record.event_id)
+            (at, offset) >= version or (at == record.version_at and event_id == record.event_id is not None)
             for at, offset, event_id in own
         )
         is_elsewhere = known is not None and known.day_number != day_number(record.day) and known[:2] >= version

@@ -166,6 +166,14 @@ def test_the_older_version_shows_again_when_the_one_that_waits_is_rejected(setti
     assert found(settings) == expected("v1", 0)
 
 
+def test_a_later_record_of_the_same_time_waits_if_neither_has_an_event_id(settings, store, join):
+    serve(store, [v(1, event_id=None)])
+    join.save_pending([pending(offset=5, version_at=V1)._replace(event_id=None)])
+    assert found(settings) == expected(None, 1)
+    join.forget_superseded()
+    assert found(settings) == expected(None, 1)
+
+
 def test_a_copy_of_a_board_that_is_shown_does_not_wait(settings, store, join):
     """The author of a shown board was deleted, and the board's event comes once more."""
     serve(store, [v(1)])
