@@ -30,6 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
@@ -186,7 +187,16 @@ class Parts:
                 happened.add((step, event))
             world.start()
             world.judge_day(f"after {step}", verdict)
+        self._end_sessions(settings.database.name)
         return Round(number, plan, verdict, asked, happened, time.monotonic() - began)
+
+    def _end_sessions(self, database: str) -> None:
+        """End what the round's drivers keep open: their processes would have ended."""
+        with contextlib.closing(psycopg2.connect(self.postgres.superuser_dsn(database))) as connection:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                               " WHERE datname = %s AND pid <> pg_backend_pid()", (database,))  # fmt: skip
 
 
 class World:
