@@ -338,12 +338,13 @@ class World:
             self._archive()
 
     def _archive_and_judge(self, verdict: Verdict) -> None:
-        self._archive()
-        self._archive()
-        verify_archive(lambda: self._spark.sparkContext, self.settings, self.pipeline)
         store, folder = ArchiveStore(self.settings.database), ArchiveFolder.of(self.settings.batch)
         offsets = OffsetReader(self.settings.kafka.connection)
-        for topic in (self.pipeline.stream.name, self.pipeline.table.name):
+        self._archive()
+        ends = {topic: offsets.ends(topic) for topic in (self.pipeline.stream.name, self.pipeline.table.name)}
+        self._archive()
+        verify_archive(lambda: self._spark.sparkContext, self.settings, self.pipeline)
+        for topic, ends_before in ends.items():
             paths = [file.path for batch in store.batches(topic) for file in store.records_of(batch.id)]
             held = Counter(
                 (row["partition"], row["offset"])
@@ -351,7 +352,7 @@ class World:
                 for table in folder.batches(path, ["partition", "offset"])
                 for row in table.to_pylist()
             )
-            there = {(p, offset) for p, end in offsets.ends(topic).items() for offset in range(end)}
+            there = {(p, offset) for p, end in ends_before.items() for offset in range(end)}
             verdict.not_archived += [f"{topic} {each}" for each in sorted(there - held.keys())]
             verdict.archived_twice += [f"{topic} {each}" for each, count in held.items() if count > 1]
 

@@ -268,7 +268,7 @@ class Parts:
     def _answers(self) -> bool:
         try:
             return bool(self._superuser("SELECT 1"))
-        except psycopg2.OperationalError:
+        except psycopg2.Error:  # the connection may also end between two statements
             return False
 
     def _crash_postgres(self) -> None:
