@@ -43,7 +43,7 @@ from pathlib import Path
 from include.adapters.files.cluster_file import require_own_cluster
 from include.adapters.files.fallback_store import require_store
 from include.adapters.kafka.producer import KafkaProducer
-from include.adapters.postgres.schema_revision import checked_settings
+from include.adapters.postgres.schema_revision import require_schema
 from include.adapters.postgres.sessions import LONG, connect, open_connection
 from include.adapters.postgres.unpublished_rows import Timeline, UnpublishedRow, UnpublishedRows, WrittenBack
 from include.adapters.published_versions import iter_store, iter_topic
@@ -142,10 +142,11 @@ def reconcile_sources(settings: Settings, scope: Scope) -> list[Reconciled]:
     that is not counted as refused was acknowledged by Kafka, was published before, or waits in one of the stores; and
     every row that is published is in the database. Raises TimelineTooYoung if that cannot be said yet of a timeline of
     the database; IdsGivenTwice, after all else is done; DatabaseUnavailable, BrokerUnavailable, StoreUnavailable, and
-    ContractMismatch if a topic does not exist.
+    ContractMismatch if a topic does not exist, or the database is another pipeline's.
     """
     clock = SystemClock()
     require_own_cluster(settings.kafka.connection, scope.stores, _CLUSTER_S)
+    require_schema(settings.database, "gateway")
     with closing(open_connection(settings.database, "gateway", "reconcile", LONG)) as connection:
         rows = UnpublishedRows(connection)
         # before the topics are read: no record of a row up to this time is in flight any more
@@ -345,7 +346,7 @@ def main() -> int:
     if arguments.restored:
         print(f"noted as restored: {', '.join(note_restored())}")
         return OK
-    settings = checked_settings("gateway")
+    settings = Settings.from_environment()
     for folder in arguments.store or []:
         require_store(folder)
     since = None if arguments.all else arguments.since or SystemClock().now() - DEFAULT_SINCE

@@ -19,12 +19,20 @@ EPOCH = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)
 SENT = EPOCH + dt.timedelta(days=2)  # after every version that tests give their records
 
 
+# Tests make topics again, some with fewer partitions. A producer that Spark keeps for ten minutes goes on sending to
+# partitions that are no more, until the records expire.
+_NO_IDLE_PRODUCERS = {
+    "spark.kafka.producer.cache.timeout": "200ms",
+    "spark.kafka.producer.cache.evictorThreadRunInterval": "200ms",
+}
+
+
 @contextmanager
 def opened_session() -> Iterator[SparkSession]:
     """Yield a session with the configurations of stream and batch, and the Kafka connector; stop it at the end."""
     settings = SparkSettings("local[2]", Layout.of().spark_jars)
-    both = STREAM_CONFIGURATION | BATCH_CONFIGURATION
-    session = open_session(settings, "tests", "1g", both, shuffle_partitions=2)
+    every = STREAM_CONFIGURATION | BATCH_CONFIGURATION | _NO_IDLE_PRODUCERS
+    session = open_session(settings, "tests", "1g", every, shuffle_partitions=2)
     try:
         yield session
     finally:

@@ -20,7 +20,7 @@ from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.clock import SystemClock, epoch_ms, rfc3339
 from include.contracts.reject import Reject
 from include.contracts.site import BOARD, MEMBER
-from include.errors import DatabaseUnavailable
+from include.errors import ContractMismatch, DatabaseUnavailable
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.event_ids import row_event_id
 from include.gateway.intake import row_record
@@ -118,6 +118,12 @@ def test_missing_versions_are_produced_and_a_second_run_finds_none(broker, datab
     [tombstone] = of_row(broker, "member", gone.id)
     assert tombstone.value() is None
     assert dict(tombstone.headers())["accepted-at"].decode() == rfc3339(gone.modified_at)
+
+
+def test_the_database_of_another_pipeline_is_refused(database, environment):
+    settings = Settings.from_environment(environment | {"PIPELINE": "order_detail"})
+    with pytest.raises(ContractMismatch, match="is not that of pipeline order_detail; set DATABASE_NAME or PIPELINE"):
+        reconcile_sources(settings, Scope(None, dry_run=True))
 
 
 def test_rows_that_were_saved_while_the_databases_clock_was_ahead_are_told_and_dated_back(

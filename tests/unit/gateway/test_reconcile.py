@@ -13,6 +13,7 @@ from include.gateway import reconcile
 from include.gateway.intake import row_record
 from include.gateway.ports import Failure, Saved
 from include.gateway.reconcile import _first_change, send
+from include.settings import Settings
 from tests.fakes.events import keys_of
 from tests.fakes.gateway import FixedClock, MemoryProducer
 from tests.fakes.harness import over_http
@@ -79,7 +80,7 @@ def test_row_that_kafka_refuses_for_ever_does_not_stop_the_others():
 def test_rows_that_kafka_refuses_for_ever_are_left_to_a_person_and_not_to_a_retry(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.argv", ["reconcile", "--all"])
     settings = SimpleNamespace(gateway=SimpleNamespace(fallback_dir=tmp_path))
-    monkeypatch.setattr(reconcile, "checked_settings", lambda _: settings)
+    monkeypatch.setattr(Settings, "from_environment", lambda: settings)
     monkeypatch.setattr(reconcile, "reconcile_sources", lambda *_: [reconcile.Reconciled("member", 2, 1, refused=1)])
     assert reconcile.main() == LOOK == 3
 
