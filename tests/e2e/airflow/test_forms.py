@@ -50,7 +50,7 @@ def test_a_row_without_its_record_is_counted_and_then_published(pipeline, run, o
 
     counted = run("reconcile_sources", reason=HOSTILE)
     assert returned(pipeline, counted, "reconcile")[0] == {
-        "topic": "member", "unpublished": 1, "produced": 0, "refused": 0,
+        "topic": "member", "unpublished": 1, "produced": 0, "refused": 0, "ahead": 0,
         "written_back": 0, "without_record": 0, "with_tombstone": 0, "given_twice": 0,
     }  # fmt: skip
     assert any(f"reason: {HOSTILE}" in line for line in operator.task_log(counted, "reconcile"))
