@@ -151,6 +151,8 @@ def reconcile_sources(settings: Settings, scope: Scope) -> list[Reconciled]:
         rows = UnpublishedRows(connection)
         # before the topics are read: no record of a row up to this time is in flight any more
         until = rows.committed_until(scope.min_age_s)
+        if not scope.dry_run:
+            rows.correct_timelines()
         timelines = rows.unreconciled()
         scope = replace(scope, since=_since(scope.since, timelines))
         done = [_reconcile(settings, scope, rows, topic, until, timelines, clock) for topic in (MEMBER, BOARD)]

@@ -125,10 +125,14 @@ class UnpublishedRows:
                 self._connection.rollback()
             return ids
 
+    def correct_timelines(self) -> None:
+        """Date timelines by the present that were noted while PostgreSQL's clock was ahead."""
+        with self._transaction(), self._connection.cursor() as cursor:
+            cursor.execute(query("correct_timelines", cursor))
+
     def unreconciled(self) -> list[Timeline]:
         """Return the timelines on which lost rows were not written back yet, the oldest first."""
         with self._transaction(), self._connection.cursor() as cursor:
-            cursor.execute(query("correct_timelines", cursor))
             cursor.execute(query("select_unreconciled", cursor))
             return [Timeline(*row) for row in cursor.fetchall()]
 

@@ -539,6 +539,10 @@ def test_a_timeline_that_was_noted_while_the_clock_was_ahead_is_young_for_a_minu
     failed_over()
     with connect(database, "pipeline_owner") as connection, connection.cursor() as cursor:
         cursor.execute("UPDATE database_timeline SET first_seen_at = now() + interval '1 day'")
+    written_back(environment, dry_run=True)
+    with connect(database, "gateway") as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT bool_and(first_seen_at > now()) FROM database_timeline")
+        assert cursor.fetchall() == [(True,)], "a dry run changes nothing"
     with pytest.raises(TimelineTooYoung):
         written_back(environment, min_age_s=60)
     assert written_back(environment) == [(0, 0, 0), (0, 0, 0)]
