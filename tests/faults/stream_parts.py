@@ -142,7 +142,8 @@ class Parts:
             case Effect.JVM_KILLED:
                 self.driver.kill(python=False)
             case Effect.SECOND_DRIVER:
-                wait_until(self.driver.is_healthy, _TAKEN_S, "there is one to supersede")
+                if fault.place is None:  # one that pauses at its first batch leads, and is not healthy yet
+                    wait_until(self.driver.is_healthy, _TAKEN_S, "there is one to supersede")
                 before = self._epoch()
                 self.driver.start_second()
                 wait_until(lambda: self._epoch() > before or self._is_lease_wanted(), _TAKEN_S, "it takes the lease")

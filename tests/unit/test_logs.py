@@ -124,3 +124,34 @@ def test_an_uncaught_exception_is_one_line(fails):
     found = json.loads(line)
     assert found["level"] == "CRITICAL"
     assert "Error" in found["exception"]
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        "offsets.OffsetReader(kafka, 1.0).ends('board')",
+        "offsets.OffsetReader(kafka, 1.0).topic_id('board')",
+        "cluster_file.require_own_cluster(kafka, (), 1.0)",
+        "(reader := range_reader.RangeReader(kafka)).begin('board', {0: 0}); [*reader.iter_to({0: 1}, {0: 0}, 1.0)]",
+    ],
+)
+def test_what_librdkafka_logs_is_json_too(asks):
+    program = (
+        "from include import logs; from include.kafka_connection import KafkaConnection\n"
+        "from include.adapters.files import cluster_file; from include.adapters.kafka import offsets, range_reader\n"
+        f"logs.set_up('c'); kafka = KafkaConnection('127.0.0.1:1')\n{asks}"
+    )
+    _, lines = run("json", "-c", program)
+    of_client, end = map(json.loads, lines)  # librdkafka tries again and again, and repeats itself: one entry is enough
+    assert "127.0.0.1:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused" in of_client["message"]
+    assert "BrokerUnavailable" in end["exception"]
+
+
+def test_no_client_of_kafka_is_made_without_the_log():
+    made = {
+        str(file.relative_to(ROOT))
+        for folder in ("include", "spark_jobs", "dags", "plugins")
+        for file in (ROOT / folder).rglob("*.py")
+        if ".librdkafka()" in file.read_text()
+    }
+    assert made == {"include/adapters/kafka/client_log.py"}

@@ -4,11 +4,11 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from include.adapters.files.fallback_folder import FallbackFolder
-from include.adapters.kafka.access import broker_error
+from include.adapters.kafka.access import broker_errors
+from include.adapters.kafka.client_log import client_settings
 from include.errors import ConfigurationError, ForeignCluster
 from include.kafka_connection import KafkaConnection
 
@@ -49,10 +49,9 @@ def require_own_cluster(kafka: KafkaConnection, stores: Iterable[Path], timeout_
     Ignores stores that are not on this machine or that this process cannot read. Blocks. Raises BrokerUnavailable if no
     broker answers in time, ConfigurationError if a store's cluster file is invalid.
     """
-    try:
-        present = AdminClient(kafka.librdkafka()).list_topics(timeout=timeout_s).cluster_id
-    except KafkaException as exc:
-        raise broker_error(exc, kafka, "Describe") from exc
+    admin = AdminClient(client_settings(kafka))
+    with broker_errors(admin, kafka, "Describe"):
+        present = admin.list_topics(timeout=timeout_s).cluster_id
     for folder in stores:
         if not os.access(folder, os.R_OK | os.X_OK):
             continue

@@ -2,10 +2,12 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from include.contracts.definition import Definition
 from include.errors import BrokerUnavailable, ConfigurationError, PipelineError
@@ -49,6 +51,17 @@ def acl_commands(kafka: KafkaConnection, pipeline: Definition, principals: Mappi
     """Yield the commands that grant the rights to each part's principal, such as `User:gateway`."""
     for right in rights(pipeline):
         yield _command(kafka, principals[right.part], right.operations, right.topics)
+
+
+@contextmanager
+def broker_errors(client: AdminClient, kafka: KafkaConnection, operation: str, topic: str = "") -> Iterator[None]:
+    """Raise `broker_error` for an error of the client, and log what librdkafka logged for it so far."""
+    try:
+        yield
+    except KafkaException as exc:
+        raise broker_error(exc, kafka, operation, topic) from exc
+    finally:
+        client.poll(0)
 
 
 def broker_error(

@@ -9,8 +9,9 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from include.adapters.files.cluster_file import require_own_cluster
-from include.adapters.kafka.access import broker_error
+from include.adapters.kafka.access import broker_errors
 from include.adapters.kafka.audit import TIMEOUT_S, alter_command, topic_drifts
+from include.adapters.kafka.client_log import client_settings
 from include.command import as_command
 from include.contracts.pipelines import TOPICS
 from include.contracts.topics import Topic
@@ -37,7 +38,7 @@ def create_topics(kafka: KafkaSettings) -> list[str]:
     Raises BrokerUnavailable, and ContractMismatch with every setting in which an existing topic differs from the
     contract, and the remedy.
     """
-    admin = AdminClient(kafka.connection.librdkafka())
+    admin = AdminClient(client_settings(kafka.connection))
     existing = _existing(admin, kafka)
     created = [topic.name for topic in TOPICS.values() if topic.name not in existing and _create(admin, topic, kafka)]
     # New topics are compared too: another process may have created one that the metadata above did not show yet.
@@ -60,17 +61,18 @@ def topics_below(kafka: KafkaConnection, names: Collection[str], needed_bytes: i
 
     Topics that do not exist, or whose settings may not be read, are skipped. Blocks. Raises BrokerUnavailable.
     """
-    admin = AdminClient({**kafka.librdkafka(), "logger": log})
+    admin = AdminClient(client_settings(kafka))
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(names)]
     found = []
     for resource, future in admin.describe_configs(resources, request_timeout=_LIMIT_TIMEOUT_S).items():
-        try:
-            value = int(future.result()[_LIMIT].value)
-        except KafkaException as exc:
-            if exc.args[0].code() in _SETTINGS_HIDDEN:
+        with broker_errors(admin, kafka, "DescribeConfigs", resource.name):
+            try:
+                value = int(future.result()[_LIMIT].value)
+            except KafkaException as exc:
+                if exc.args[0].code() not in _SETTINGS_HIDDEN:
+                    raise
                 log.warning("the settings of topic %s are not known: %s", resource.name, exc.args[0].name())
                 continue
-            raise broker_error(exc, kafka, "DescribeConfigs", resource.name) from exc
         if value < needed_bytes:
             found.append(
                 f"topic {resource.name} has {_LIMIT}={value}, and the gateway's batches need {needed_bytes}: Kafka "
@@ -81,10 +83,8 @@ def topics_below(kafka: KafkaConnection, names: Collection[str], needed_bytes: i
 
 
 def _existing(admin: AdminClient, kafka: KafkaSettings) -> set[str]:
-    try:
+    with broker_errors(admin, kafka.connection, "Describe"):
         return set(admin.list_topics(timeout=TIMEOUT_S).topics)
-    except KafkaException as exc:
-        raise broker_error(exc, kafka.connection, "Describe") from exc
 
 
 def _create(admin: AdminClient, topic: Topic, kafka: KafkaSettings) -> bool:
@@ -95,12 +95,13 @@ def _create(admin: AdminClient, topic: Topic, kafka: KafkaSettings) -> bool:
         replication_factor=kafka.replication_factor,
         config=topic.settings(kafka.min_insync_replicas, kafka.retention_days),
     )
-    try:
-        admin.create_topics([new], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S)[topic.name].result()
-    except KafkaException as exc:
-        if exc.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+    with broker_errors(admin, kafka.connection, "Create", topic.name):
+        try:
+            admin.create_topics([new], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S)[topic.name].result()
+        except KafkaException as exc:
+            if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
             return False
-        raise broker_error(exc, kafka.connection, "Create", topic.name) from exc
     return True
 
 

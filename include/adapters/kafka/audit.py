@@ -8,10 +8,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from include.adapters.kafka.access import broker_error
+from include.adapters.kafka.access import broker_errors
+from include.adapters.kafka.client_log import client_settings
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.partitioner import partition_of
 from include.adapters.kafka.producer import producer_config
@@ -52,11 +53,9 @@ class Drift:
 
 def audit_cluster(kafka: KafkaSettings, topics: Collection[Topic]) -> list[Drift]:
     """Return every drift of the brokers, and of these topics. Blocks for seconds; raises BrokerUnavailable."""
-    admin = AdminClient(kafka.connection.librdkafka())
-    try:
+    admin = AdminClient(client_settings(kafka.connection))
+    with broker_errors(admin, kafka.connection, "Describe"):
         metadata = admin.list_topics(timeout=TIMEOUT_S)
-    except KafkaException as exc:
-        raise broker_error(exc, kafka.connection, "Describe") from exc
     there = [topic for topic in topics if topic.name in metadata.topics]
     missing = [
         Drift("topic_missing", topic.name, f"topic {topic.name} does not exist",
@@ -68,7 +67,7 @@ def audit_cluster(kafka: KafkaSettings, topics: Collection[Topic]) -> list[Drift
 
 def topic_drifts(kafka: KafkaSettings, topics: Collection[Topic]) -> list[Drift]:
     """Return every setting of existing topics that differs from the contract. Raises BrokerUnavailable."""
-    return _topics(AdminClient(kafka.connection.librdkafka()), kafka, topics, with_state=False)
+    return _topics(AdminClient(client_settings(kafka.connection)), kafka, topics, with_state=False)
 
 
 def producer_drifts(
@@ -135,11 +134,11 @@ def _topics(admin: AdminClient, kafka: KafkaSettings, topics: Collection[Topic],
         return []
     names = [topic.name for topic in topics]
     asked = admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_S)
-    described = {name: _result(asked[name], kafka, "Describe", name) for name in names}
+    described = {name: _result(admin, asked[name], kafka, "Describe", name) for name in names}
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
     asked = admin.describe_configs(resources, request_timeout=TIMEOUT_S)
-    configs = {each.name: _result(future, kafka, "DescribeConfigs", each.name) for each, future in asked.items()}
-    cluster = _result(admin.describe_cluster(request_timeout=TIMEOUT_S), kafka, "Describe")
+    configs = {each.name: _result(admin, future, kafka, "DescribeConfigs", each.name) for each, future in asked.items()}
+    cluster = _result(admin, admin.describe_cluster(request_timeout=TIMEOUT_S), kafka, "Describe")
     brokers = sorted(node.id for node in cluster.nodes)
     found: list[Drift] = []
     for topic in topics:
@@ -159,11 +158,9 @@ def alter_command(servers: str, topic: str, setting: str, value: object) -> str:
     )
 
 
-def _result(future: Future[Any], kafka: KafkaSettings, operation: str, topic: str = "") -> Any:
-    try:
+def _result(admin: AdminClient, future: Future[Any], kafka: KafkaSettings, operation: str, topic: str = "") -> Any:
+    with broker_errors(admin, kafka.connection, operation, topic):
         return future.result()
-    except KafkaException as exc:
-        raise broker_error(exc, kafka.connection, operation, topic) from exc
 
 
 def _drifts(

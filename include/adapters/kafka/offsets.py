@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
-from include.adapters.kafka.access import broker_error
+from include.adapters.kafka.access import broker_errors
+from include.adapters.kafka.client_log import client_settings
 from include.clock import epoch_ms, instant_of
 from include.errors import ContractMismatch, TopicChanged
 from include.kafka_connection import KafkaConnection
@@ -66,17 +67,13 @@ class OffsetReader:
         """`timeout_s` is 30 s unless given."""
         self.kafka = kafka
         self._timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
-        self._admin = AdminClient(kafka.librdkafka())
+        self._admin = AdminClient(client_settings(kafka))
 
     def topic_id(self, topic: str) -> str:
         """Return the topic's id. A topic that is deleted and recreated has a new one."""
-        try:
-            described = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_s)[
-                topic
-            ].result()
-        except KafkaException as exc:
-            raise broker_error(exc, self.kafka, "Describe", topic) from exc
-        return str(described.topic_id)
+        with broker_errors(self._admin, self.kafka, "Describe", topic):
+            asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_s)
+            return str(asked[topic].result().topic_id)
 
     def require_ids(self, topic_ids: Mapping[str, str]) -> None:
         """Raise TopicChanged if one of the topics has a different id now.
@@ -90,12 +87,10 @@ class OffsetReader:
 
     def partitions(self, topic: str) -> list[int]:
         """Return the topic's partitions. Raises ContractMismatch if the topic does not exist."""
-        try:
+        with broker_errors(self._admin, self.kafka, "Describe", topic):
             found = self._admin.list_topics(topic, timeout=self._timeout_s).topics[topic]
             if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise KafkaException(found.error)
-        except KafkaException as exc:
-            raise broker_error(exc, self.kafka, "Describe", topic) from exc
         if not found.partitions:
             raise ContractMismatch("the topic does not exist; create the topics first", topic=topic)
         return sorted(found.partitions)
@@ -163,8 +158,6 @@ class OffsetReader:
         self, topic: str, spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     ) -> dict[int, ListOffsetsResultInfo]:
         wanted = {TopicPartition(topic, partition): spec for partition in self.partitions(topic)}
-        try:
+        with broker_errors(self._admin, self.kafka, "Describe", topic):
             futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._timeout_s)
             return {partition.partition: future.result() for partition, future in futures.items()}
-        except KafkaException as exc:
-            raise broker_error(exc, self.kafka, "Describe", topic) from exc

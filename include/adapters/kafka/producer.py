@@ -14,6 +14,7 @@ from typing import cast
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message
 from confluent_kafka import Producer as LibrdkafkaProducer
 
+from include.adapters.kafka.client_log import client_log, client_settings
 from include.adapters.kafka.partitioner import place
 from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
 from include.gateway.limits import MAX_MESSAGE_BYTES
@@ -22,8 +23,6 @@ from include.gateway.supervision import CLOSED, DEADLINE, RECORD_TOO_LARGE, rule
 from include.kafka_connection import KafkaConnection
 
 log = logging.getLogger(__name__)
-client_log = logging.getLogger("include.adapters.librdkafka")
-
 _ClientHeaders = list[tuple[str, str | bytes | None]]
 
 Delivery = asyncio.Future[Failure | None]
@@ -46,7 +45,7 @@ _OTHER_IS_INVALID = "_INVALID_DIFFERENT_RECORD"
 def producer_config(kafka: KafkaConnection, deadline_s: float) -> dict[str, object]:
     """Return the client's configuration. The partitioner is the Java clients', so keys map to the same partitions."""
     return {
-        **kafka.librdkafka(),
+        **client_settings(kafka),
         "client.id": "gateway",
         **PYTHON_PRODUCER_SETTINGS,
         "linger.ms": _LINGER_MS,
@@ -59,28 +58,7 @@ def producer_config(kafka: KafkaConnection, deadline_s: float) -> dict[str, obje
         "reconnect.backoff.max.ms": 1000,
         "log.connection.close": False,
         "error_cb": None,
-        "logger": client_log,
     }
-
-
-class _Seldom(logging.Filter):
-    """Passes one line per facility and interval: an unreachable broker causes twenty lines per second."""
-
-    def __init__(self, interval_s: float) -> None:
-        super().__init__()
-        self._interval_s = interval_s
-        self._next: dict[str, float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """See logging.Filter."""
-        facility = record.getMessage().partition(" ")[0]
-        if record.created < self._next.get(facility, 0.0):
-            return False
-        self._next[facility] = record.created + self._interval_s
-        return True
-
-
-client_log.addFilter(_Seldom(interval_s=30))
 
 
 class _ClientLog:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from include.adapters.kafka.access import broker_error
+from include.adapters.kafka.client_log import client_settings
 from include.adapters.kafka.offsets import Offsets
 from include.errors import BrokerUnavailable, MissingRange
 from include.kafka_connection import KafkaConnection
@@ -29,7 +30,7 @@ class RangeReader:
         """With `skip_deleted` records that Kafka no longer has are skipped; else they raise MissingRange."""
         self._kafka = kafka
         self._settings = {
-            **kafka.librdkafka(),
+            **client_settings(kafka),
             "group.id": "range-reader",  # required by the client, but not used
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
