@@ -1,4 +1,4 @@
-"""What librdkafka logs, as entries of `logging`; on its own it writes lines of its own format to standard error."""
+"""The log of librdkafka, as entries of `logging`; on its own it writes lines of its own form to standard error."""
 
 import logging
 
