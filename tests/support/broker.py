@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource, NewTopic
 
 from include.adapters.kafka.admin import topic_differences
 from include.adapters.kafka.offsets import OffsetReader
@@ -25,10 +25,23 @@ CREATE_TIME = "CreateTime"  # of a topic that has the times of producers
 
 
 def remove_topics(bootstrap_servers: str) -> None:
-    """Delete all topics but Kafka's own, and wait until they are gone."""
+    """Delete all topics but Kafka's own, with their settings, and wait until they are gone.
+
+    After a restart a broker gives a topic that is made again the settings of a deleted one of its name (see
+    findings/kafka-settings-of-a-deleted-topic-come-back.sh), unless they were deleted before.
+    """
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     names = {name for name in admin.list_topics(timeout=10).topics if not name.startswith("__")}
     if names:
+        asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
+        for resource, described in admin.describe_configs(asked).items():
+            for entry in described.result(30).values():
+                if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value:
+                    gone = ConfigEntry(entry.name, None, incremental_operation=AlterConfigOpType.DELETE)
+                    resource.add_incremental_config(gone)
+        changed = [resource for resource in asked if resource.incremental_configs]
+        for future in admin.incremental_alter_configs(changed).values() if changed else ():
+            future.result(30)
         for future in admin.delete_topics([*names]).values():
             future.result(30)
         wait_until(lambda: not names & {*admin.list_topics(timeout=10).topics}, 30, "the topics are gone")

@@ -7,14 +7,15 @@ from pathlib import Path
 import psycopg2
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from include.kafka_connection import KafkaConnection
 from stack.errors import StackError
 from stack.health import probe
 from stack.postgres_binaries import from_wheel
 from stack.service import KafkaHealth
-from tests.servers import KafkaServer, PostgresTestServer
+from tests.servers import KafkaServer, PostgresTestServer, wait_until
+from tests.support.broker import remove_topics
 
 
 def produce(kafka: KafkaServer, topic: str, value: bytes) -> None:
@@ -52,6 +53,18 @@ def test_kafka_keeps_what_it_acknowledged_over_stop_and_kill(kafka: KafkaServer,
     kafka.start()
     produce(kafka, topic, b"3")
     assert read_all(kafka, topic, 3) == [b"1", b"2", b"3"]
+
+
+def test_topics_of_another_file_leave_no_settings_over_a_restart(kafka: KafkaServer) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "left")
+    admin.create_topics([NewTopic("left", 1, 1, config={"max.message.bytes": "1000"})])["left"].result(20)
+    remove_topics(kafka.bootstrap_servers)
+    kafka.stop()
+    kafka.start()
+    admin.create_topics([NewTopic("left", 1, 1)])["left"].result(20)
+    wait_until(lambda: "left" in admin.list_topics(timeout=10).topics, 20, "the topic is there")
+    assert admin.describe_configs([resource])[resource].result(20)["max.message.bytes"].value == "1048588"
 
 
 def test_broker_of_another_cluster_is_not_healthy(kafka: KafkaServer, tmp_path: Path) -> None:
