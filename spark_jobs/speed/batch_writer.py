@@ -154,7 +154,7 @@ class BatchWriter:
         self._state.add_count("rejects", len(applied.rejects))
         self._state.add_count("duplicates", applied.duplicates)
         phases_s = {**batch.phases_s, "wait": waited_s, **applied.phases_s}
-        self._state.record_batch("serve", Batch(records.num_rows, phases_s, newest_timestamp(records)))
+        self._state.record_batch("serve", Batch(batch.batch_id, records.num_rows, phases_s, newest_timestamp(records)))
         log.info("batch %d: %d records, %d rows written, %d duplicates, %d rejected", batch.batch_id,
                  records.num_rows, applied.written, applied.duplicates, len(applied.rejects))  # fmt: skip
 

@@ -189,10 +189,10 @@ class Driver:
             log.warning("the lease was not released: %s", exc)
 
     def _start_queries(self, session: SparkSession, checkpoints: Path) -> None:
-        started = []
+        started = {}
         for query in self._queries:
             self._closing.append(query.close)
-            started.append((query.start(session, checkpoints), query.starting_offsets))
+            started[query.name] = query.start(session, checkpoints)
         self._monitor.start(started)
 
     def _follow(self, steps: ClockSteps) -> None:

@@ -3,7 +3,7 @@
 import datetime as dt
 import itertools
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,6 +13,7 @@ from include.errors import Transient
 
 Query = Literal["join", "serve"]
 Count = Literal["sent", "rejects", "pending_kept", "pending_sent", "duplicates", "rows_written", "isolated"]
+_BATCHES = 100
 
 
 def topics_of(definition: Definition) -> dict[Query, str]:
@@ -22,8 +23,13 @@ def topics_of(definition: Definition) -> dict[Query, str]:
 
 @dataclass(frozen=True)
 class Batch:
-    """A query's last batch that had records. `newest_at` is the newest record timestamp in it."""
+    """A batch of a query, or a part of one.
 
+    `rows` are the records that the driver decoded, and `newest_at` is their newest timestamp. `batch_id` is Spark's; a
+    negative one means that Spark did not make the batch.
+    """
+
+    batch_id: int
     rows: int
     phases_s: Mapping[str, float]
     newest_at: dt.datetime | None
@@ -55,6 +61,7 @@ class DriverState:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _batches: dict[Query, Batch] = field(default_factory=dict)
     _done: dict[Query, Done] = field(default_factory=dict)
+    _rows: dict[Query, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     _positions: dict[str, dict[int, int]] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
     _waiting: dict[tuple[Query, int], tuple[str, dt.datetime]] = field(default_factory=dict)
@@ -65,6 +72,10 @@ class DriverState:
         """Record a finished batch."""
         with self._lock:
             self._batches[query] = batch
+            rows = self._rows[query]
+            rows[batch.batch_id] = rows.get(batch.batch_id, 0) + batch.rows
+            for old in [*rows][:-_BATCHES]:
+                del rows[old]
             done = self._done.get(query, Done())
             self._done[query] = Done(done.batches + 1, done.rows + batch.rows, dt.datetime.now(dt.UTC))
 
@@ -104,6 +115,11 @@ class DriverState:
         """The query's last batch that had records."""
         with self._lock:
             return self._batches.get(query)
+
+    def rows_of(self, query: Query, batch_id: int) -> int | None:
+        """The rows of one of Spark's last 100 batches; None before it has taken effect."""
+        with self._lock:
+            return self._rows[query].get(batch_id)
 
     def done(self, query: Query) -> Done:
         """The query's batches and rows so far."""

@@ -119,7 +119,7 @@ class BoardJoin:
         rows = sent.counts["sent"] + sent.counts["pending"] + sent.counts["slow_path"]
         newest_ms = sent.counts["newest_ms"]
         newest_at = None if newest_ms is None else instant_of(newest_ms * 1000)
-        self._state.record_batch("join", Batch(rows, phases, newest_at))
+        self._state.record_batch("join", Batch(batch_id, rows, phases, newest_at))
         self._trace(rows, sent.counts.get("traces", "").split(","), began_ns)
 
     def resolve_pending(self, take: Callable[[PendingBatch], object]) -> int:

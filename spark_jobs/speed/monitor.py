@@ -4,7 +4,8 @@ import datetime as dt
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -60,7 +61,7 @@ class Monitor:
         self._starting: str | None = "looking whether it can run"
         self._topics = topics
         self._table_topic = table_topic if "join" in topics else None
-        self._watches: dict[str, QueryWatch] = {}
+        self._watches: dict[Query, QueryWatch] = {}
         self._ends = {topic: TopicEnds() for topic in (*topics.values(), self._table_topic) if topic is not None}
         self._pending: Pending | None = None
         self._failing: set[str] = set()
@@ -99,9 +100,9 @@ class Monitor:
         if "join" in self._topics:
             self._repeat("monitor-pending", PENDING_EVERY_S, self._poll_pending)
 
-    def start(self, queries: Sequence[tuple[StreamingQuery, Mapping[int, int]]]) -> None:
-        """Observe the driver's queries in Spark, each given with its starting offsets."""
-        self._watches = {query.name or "": QueryWatch(query, start) for query, start in queries}
+    def start(self, queries: Mapping[Query, StreamingQuery]) -> None:
+        """Observe the driver's queries in Spark."""
+        self._watches = {name: QueryWatch(query, partial(self._state.rows_of, name)) for name, query in queries.items()}
         self._last_loop_at = self._clock.now()
         self._poll_queries()
         self._starting = None

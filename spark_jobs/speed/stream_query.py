@@ -101,11 +101,6 @@ class StreamQuery(ABC):
         rejected = self._retry(lambda: self._context.store.rejected_by_hand(self._topic))
         self._rejected_by_hand = [(partition, at) for partition, at in rejected if at >= start.get(partition, 0)]
 
-    @property
-    def starting_offsets(self) -> Offsets:
-        """The offsets from which the streaming query reads."""
-        return self._start
-
     @abstractmethod
     def start(self, session: SparkSession, checkpoints: Path) -> StreamingQuery:
         """Start the streaming query, with its checkpoint in a folder below `checkpoints`. Blocks while it loads."""

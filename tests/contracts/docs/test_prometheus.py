@@ -52,7 +52,7 @@ def gateway_page() -> str:
 def stream_page() -> str:
     spark = SparkBatch(7, 400, 0.25, {"addBatch": 0.2})
     query = QueryView(
-        query="join", topic="board", is_active=True, spark_batch=spark, batch=Batch(400, {"send": 0.1}, NOW),
+        query="join", topic="board", is_active=True, spark_batch=spark, batch=Batch(7, 400, {"send": 0.1}, NOW),
         done=Done(3, 900, NOW), position={0: 5}, input_rate=1.0, processed_rate=1.0, lag=Lag(5, 0.5), ends_seen_at=NOW,
     )  # fmt: skip
     view = DriverView(

@@ -170,7 +170,9 @@ class Gate:
         while not self.open.wait(0.1):
             note(DatabaseUnavailable(host="gate"))
         note(None)
-        self._state.record_batch(self._query, Batch(sum(row["count(1)"] for row in found), {"write": 0.1}, None))
+        self._state.record_batch(
+            self._query, Batch(batch_id, sum(row["count(1)"] for row in found), {"write": 0.1}, None)
+        )
         self._state.set_position(self._topic, {row["partition"]: row["max(offset)"] + 1 for row in found})
 
 
@@ -201,7 +203,7 @@ class Followed:
             writer = reader.load().writeStream.queryName(name).foreachBatch(gate.process)
             writer = writer.option("checkpointLocation", str(self._folder / name)).trigger(processingTime="0.2 seconds")
             self.queries.append(writer.start())
-        self.monitor.start([(query, {}) for query in self.queries])
+        self.monitor.start(dict(zip(("join", "serve"), self.queries, strict=True)))
         threading.Thread(target=self._loop, daemon=True).start()
 
     def _loop(self):
@@ -342,7 +344,7 @@ def test_an_accepted_event_behind_a_hung_transaction_is_not_caught_up_until_the_
     monitor = Monitor(progress, state, offset_reader, lease, TOPICS, "member", "127.0.0.1", 0)
     monitor.open()
     try:
-        monitor.start([(Running("join"), {}), (Running("serve"), {})])
+        monitor.start({"join": Running("join"), "serve": Running("serve")})
         state.set_position("board", ends)
         begins = f"a transaction is open in topic board, partition 0, offset {ends[0]}, for "
         wait_until(lambda: (monitor.view().unhealthy_reason() or "").startswith(begins), 30, "told")

@@ -122,7 +122,7 @@ class World:
         return self
 
     def start(self, is_ticking=True):
-        self.load().monitor.start([(query, {}) for query in self.queries])
+        self.load().monitor.start({query.name: query for query in self.queries})
         if is_ticking:
             threading.Thread(target=self._loop, daemon=True).start()
         return self
@@ -173,7 +173,7 @@ def test_a_query_that_runs_alone_is_the_only_one_shown_and_saved_from_the_beginn
     """Else the driver of one query would write over the row of the other's."""
     world.alone(query).load()
     wait_until(lambda: bool(world.progress.saves), 10, "a heartbeat while it loads")
-    world.monitor.start([(query, {}) for query in world.queries])
+    world.monitor.start({query.name: query for query in world.queries})
     assert world.health() == (200, None)
     assert f'query="{other}"' not in world.get("/metrics")[1]
     world.monitor.tick()
@@ -222,7 +222,7 @@ def test_an_address_in_use_is_named(world):
 
 def test_lag_grows_while_a_query_waits_and_ends_with_it(world):
     world.state.set_position("board-detail", {0: 10})
-    world.state.record_batch("serve", Batch(10, {}, world.clock.now()))
+    world.state.record_batch("serve", Batch(0, 10, {}, world.clock.now()))
     world.start()
     world.saved("serve", lambda row: (row.lag_records, row.lag_s) == (0, 0.0), "no lag")
     note = world.state.waiting_callback("serve")

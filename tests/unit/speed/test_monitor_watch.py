@@ -52,8 +52,14 @@ def query():
 
 
 @pytest.fixture
-def watch(query):
-    return QueryWatch(query, {0: 1000})
+def rows():
+    """The rows that the driver counted, by batch id."""
+    return {}
+
+
+@pytest.fixture
+def watch(query, rows):
+    return QueryWatch(query, rows.get)
 
 
 def after(seconds):
@@ -66,21 +72,47 @@ def test_knows_nothing_before_the_first_batch(watch):
     assert watch.processed_per_s(START) == 0
 
 
-def test_a_batch_has_the_records_between_its_offsets(query, watch):
-    query.did(3, {0: 10, 1: 5}, {0: 12, 1: 5, 2: 4}, duration_ms=250, rows=999)
+def test_a_batch_has_the_rows_that_the_driver_counted(query, watch, rows):
+    """Offsets count the markers of transactions, and Spark counts what the batch function reads."""
+    rows[3] = 2
+    query.did(3, {0: 10, 1: 5}, {0: 412, 1: 5, 2: 4}, duration_ms=250, rows=999)
     watch.look(START)
-    assert (watch.batch.batch_id, watch.batch.rows, watch.batch.duration_s) == (3, 6, 0.25)
+    assert (watch.batch.batch_id, watch.batch.rows, watch.batch.duration_s) == (3, 2, 0.25)
     assert watch.batch.phases_s == {"addBatch": 0.24, "triggerExecution": 0.25}
-    assert watch.position == {0: 12, 1: 5, 2: 4}
+    assert watch.position == {0: 412, 1: 5, 2: 4}
 
 
-def test_the_first_batch_tells_no_start(query, watch):
-    query.did(0, None, {0: 1012}, rows=12)
+def test_the_first_batch_tells_no_start(query, watch, rows):
+    rows[0] = 12
+    query.did(0, None, {0: 1012})
     watch.look(START)
     assert watch.batch.rows == 12
 
 
-def test_idle_progress_leaves_the_last_batch(query, watch):
+def test_a_batch_is_taken_once_it_has_taken_effect(query, watch, rows):
+    query.did(1, {0: 0}, {0: 300})
+    watch.look(START)
+    query.did(2, {0: 300}, {0: 500})
+    watch.look(after(1))
+    assert (watch.batch, watch.position) == (None, {0: 500})
+    rows[1] = 300
+    watch.look(after(2))
+    assert watch.batch.batch_id == 1
+    rows[2] = 200
+    watch.look(after(3))
+    assert (watch.batch.batch_id, watch.batch.rows) == (2, 200)
+    assert watch.processed_per_s(after(3)) == pytest.approx(500 / 0.2)
+
+
+def test_a_batch_of_markers_alone_is_no_batch(query, watch, rows):
+    rows[1] = 0
+    query.did(1, {0: 0}, {0: 400})
+    watch.look(START)
+    assert (watch.batch, watch.position, watch.processed_per_s(START)) == (None, {0: 400}, 0)
+
+
+def test_idle_progress_leaves_the_last_batch(query, watch, rows):
+    rows[3] = 2
     query.did(3, {0: 10}, {0: 12})
     watch.look(START)
     query.did(4, {0: 12}, {0: 12}, duration_ms=3)
@@ -88,7 +120,8 @@ def test_idle_progress_leaves_the_last_batch(query, watch):
     assert (watch.batch.batch_id, watch.position) == (3, {0: 12})
 
 
-def test_rate_is_over_the_time_that_batches_ran_and_counts_each_once(query, watch):
+def test_rate_is_over_the_time_that_batches_ran_and_counts_each_once(query, watch, rows):
+    rows |= {1: 300, 2: 100}
     query.did(1, {0: 0}, {0: 300}, duration_ms=100)
     watch.look(after(0))
     watch.look(after(1))
