@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.query import StreamingQuery
 
 from include.clock import rfc3339
 from include.command import as_command
@@ -33,6 +32,7 @@ from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.kafka_connection import KafkaConnection
 from include.settings import SparkSettings
 from spark_jobs.batch.blobs import identity_partitioner
+from spark_jobs.connectors.failures import TASK_ERRORS
 from spark_jobs.connectors.kafka import CONSUMER_OPTIONS, write_records
 from spark_jobs.connectors.session import ARCHIVE_NAME, STREAM_CONFIGURATION, java_options, open_session
 from spark_jobs.schemas import RECORD
@@ -46,7 +46,8 @@ log = logging.getLogger("class_archive")
 _NO_BROKER = KafkaConnection("127.0.0.1:1")  # loads the clients' classes without a broker; the calls fail
 _SHORT_TIMEOUTS = {"kafka.default.api.timeout.ms": "1000", "kafka.request.timeout.ms": "500",
             "kafkaConsumer.pollTimeoutMs": "500", "kafka.max.block.ms": "500"}  # fmt: skip
-_STREAMING_S = 3
+_BATCHES = 3  # of the stream: the first is planned and committed by other classes than those after it
+_STREAMING_S = 120.0
 _AT = dt.datetime(2026, 11, 20, 9, 30, tzinfo=dt.UTC)
 _TIMES = {"createdAt": rfc3339(_AT), "modifiedAt": rfc3339(_AT)}
 _MEMBER = {"id": 7, "nickname": "하늘", "city": "서울", **_TIMES}
@@ -111,7 +112,7 @@ def _run_everything(session: SparkSession, folder: str) -> None:
     source = ticks.crossJoin(F.broadcast(boards)).drop("_tick")
     decoded = decode(source, PIPELINE.stream, traced=True)
     query = decoded.writeStream.foreachBatch(join).option("checkpointLocation", folder).start()
-    query.awaitTermination(_STREAMING_S)
+    _wait_for_batches(query)
     query.stop()
     _shuffle(session.sparkContext)
     offsets = '{"board": {"0": 0}}', '{"board": {"0": 1}}'
@@ -122,6 +123,17 @@ def _run_everything(session: SparkSession, folder: str) -> None:
     )
     read = read.option("startingOffsets", offsets[0]).option("endingOffsets", offsets[1])
     _expect_failure(lambda: read.options(**_NO_BROKER.spark()).load().count())
+
+
+def _wait_for_batches(query: StreamingQuery) -> None:
+    """Wait until some batches are committed. Raises the query's error, or TimeoutError."""
+    deadline = time.monotonic() + _STREAMING_S
+    while (progress := query.lastProgress) is None or progress.batchId < _BATCHES:
+        if (error := query.exception()) is not None:
+            raise error
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the stream's batches took longer than {_STREAMING_S:.0f} s")
+        time.sleep(0.1)
 
 
 def _shuffle(context: SparkContext) -> None:
@@ -138,14 +150,14 @@ def _records(session: SparkSession, value: dict[str, Any]) -> DataFrame:
         "key": str(value["id"]).encode(), "value": json.dumps(value).encode(), "topic": "t", "partition": 0,
         "offset": 0, "timestamp": _AT, "headers": [],
     }  # fmt: skip
-    return session.createDataFrame(pa.Table.from_pylist([record], to_arrow_schema(RECORD)))
+    return session.createDataFrame(pa.Table.from_pylist([record], to_arrow_schema(RECORD, timezone="UTC")))
 
 
 def _expect_failure(call: Callable[[], Any]) -> None:
     """Make a call that fails because there is no broker."""
     try:
         call()
-    except (Py4JJavaError, PySparkException) as exc:
+    except TASK_ERRORS as exc:
         log.debug("as expected: %s", exc)
 
 

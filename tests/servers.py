@@ -173,7 +173,10 @@ class _Broker(KafkaBroker):
 
 
 class KafkaServer:
-    """A broker that a test may stop, kill and start again; its data and port stay. `more` are properties."""
+    """A broker that a test may stop, kill and start again; its data and port stay.
+
+    `more` are properties, `jars` those of another version than the stack's.
+    """
 
     def __init__(
         self,
@@ -183,13 +186,13 @@ class KafkaServer:
         java_options: tuple[str, ...] = QUICK_START,
         controller_port: int | None = None,
         cluster_id: str | None = None,
+        jars: Path | None = None,
     ) -> None:
         port, unused_port = unused(2)
-        layout = Layout.of()
         java = find_java(os.environ)
         self._broker = _Broker(
-            folder, layout.kafka_jars, java, port, controller_port or unused_port, "512m", cluster_id, more, listeners,
-            java_options,
+            folder, jars or Layout.of().kafka_jars, java, port, controller_port or unused_port, "512m", cluster_id,
+            more, listeners, java_options,
         )  # fmt: skip
         health = KafkaHealth(KafkaConnection(self._broker.bootstrap_servers), self._broker.data)
         self._process = ServerProcess("kafka", folder / "kafka.log", health, signal.SIGTERM)

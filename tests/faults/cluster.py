@@ -4,7 +4,8 @@ Topics have three replicas in three racks, and two must be in sync. Under the lo
 is killed, two are killed at once, all are restarted one after the other, the active controller is killed, a broker is
 frozen, and the disk of one fails. Meanwhile the audit has to name what is under-replicated. Then every event that was
 answered 2xx must be in the topic with its id, in the order of its key; the gateway drains its store by itself; and the
-audit finds nothing once the brokers are back. The first round has no faults. Exit codes are those of
+audit finds nothing once the brokers are back. The first round has no faults. `--kafka` names an older version of the
+brokers, whose jars it fetches. Exit codes are those of
 `tests/faults/frame.py`; `--only N` runs a single round.
 """
 
@@ -34,6 +35,7 @@ from tests.faults.topic import TopicReader, copy_of
 from tests.faults.verdict import Copy, Verdict, judge
 from tests.servers import wait_until
 from tests.support.gateway_process import GatewayProcess
+from tests.support.older_brokers import VERSIONS, ensure_jars
 from tests.support.three_brokers import COUNT, ThreeBrokers, three_brokers
 
 _BEFORE_S = 2.0  # of load before anything happens, and after all is well again
@@ -200,11 +202,11 @@ class Proof:
 
 
 @contextmanager
-def proof_in(folder: Path, pipeline: Definition, seed: int, clients: int) -> Iterator[Proof]:
+def proof_in(folder: Path, pipeline: Definition, seed: int, clients: int, jars: Path | None = None) -> Iterator[Proof]:
     """Yield the proof over a running cluster and gateway, both gone at the end; logs and data are in the folder."""
     gateway_folder = folder / "gateway"
     gateway_folder.mkdir(parents=True)
-    with three_brokers(folder / "kafka") as brokers:
+    with three_brokers(folder / "kafka", jars) as brokers:
         brokers.wait_until_in_sync()
         gc.collect()  # an admin client that lives on tells the terminal of every outage
         more = {"KAFKA_REPLICATION_FACTOR": f"{COUNT}", "KAFKA_MIN_INSYNC_REPLICAS": "2"}
@@ -232,6 +234,7 @@ def main() -> int:
     parser = frame.parser_of("Fails the brokers of a cluster of three, and looks for what was lost.", one_round=True)
     parser.set_defaults(rounds=len(Fault))
     parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--kafka", choices=VERSIONS, help="brokers of an older version (default: the stack's)")
     arguments = frame.parsed(parser)
     return frame.prove("cluster", arguments, partial(_prove, arguments))
 
@@ -241,7 +244,8 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
     first, *others = Fault
     faults = [first, *others, *chance.choices(others, k=arguments.rounds)][: arguments.rounds]
     done: list[Round] = []
-    with proof_in(folder, PIPELINES[arguments.pipeline], arguments.seed, arguments.clients) as proof:
+    jars = ensure_jars(arguments.kafka) if arguments.kafka else None
+    with proof_in(folder, PIPELINES[arguments.pipeline], arguments.seed, arguments.clients, jars) as proof:
         for number, fault in frame.chosen(arguments, faults):
             done.append(proof.run(number, fault))
             _tell(done[-1])

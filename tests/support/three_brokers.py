@@ -118,8 +118,8 @@ class ThreeBrokers:
 
 
 @contextlib.contextmanager
-def three_brokers(folder: Path) -> Iterator[ThreeBrokers]:
-    """The cluster, running, with the pipelines' topics; gone at the end of the block."""
+def three_brokers(folder: Path, jars: Path | None = None) -> Iterator[ThreeBrokers]:
+    """The cluster, running, with the pipelines' topics; gone at the end of the block. `jars` decide its version."""
     controllers = unused(COUNT)
     cluster_id = new_cluster_id()
     shared = {
@@ -136,6 +136,7 @@ def three_brokers(folder: Path) -> Iterator[ThreeBrokers]:
             {**shared, "node.id": f"{n + 1}", "broker.rack": f"rack-{n + 1}"},
             controller_port=port,
             cluster_id=cluster_id,
+            jars=jars,
         )
         for n, port in enumerate(controllers)
     )
