@@ -25,10 +25,10 @@ from stack.prerequisites import find_java
 
 LOCK_FILE = Path(__file__).with_name("jars.lock")
 
-KAFKA_VERSION = "4.1.1"
-LOG4J_VERSION = "2.24.3"
+KAFKA_VERSION = "4.4.0"
+LOG4J_VERSION = "2.26.1"
 ROOTS: Mapping[str, tuple[str, ...]] = {
-    "spark-kafka": ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",),
+    "spark-kafka": ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",),
     "kafka-broker": (
         f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
         f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",

@@ -11,7 +11,9 @@ from pathlib import Path
 from stack.errors import StackError
 
 PYTHON_VERSIONS = ((3, 11), (3, 12))
-JAVA_VERSIONS = (17, 21)
+JAVA_VERSIONS = (17, 21, 25)
+# Until this version G1, the default collector of Java 25, moved pinned objects: data was corrupt (JDK-8377811).
+_JAVA_25_SINCE = (25, 0, 3)
 NEEDED_BYTES = 3 * 1024**3
 # Separators of class paths and lists, and special characters of shells, option strings and file patterns.
 _UNUSABLE = frozenset(":;,\"'`$\\*?{}()[]#")
@@ -48,33 +50,46 @@ def check_disk(folder: Path, needed_bytes: int = NEEDED_BYTES) -> None:
 
 
 def find_java(environment: Mapping[str, str]) -> Path:
-    """Return the home folder of Java 17 or 21: from JAVA_HOME, else PATH, else /usr/lib/jvm.
+    """Return the home folder of Java 17, 21 or 25: from JAVA_HOME, else PATH, else /usr/lib/jvm.
 
     Runs `java -version` once per candidate. Raises StackError with the versions found.
     """
     seen: list[str] = []
     for home in _java_candidates(environment):
         version = java_version(home)
-        if version in JAVA_VERSIONS:
+        reason = _refusal(version)
+        if not reason:
             return home
-        seen.append(f"{home} is " + (f"Java {version}" if version else "no Java"))
+        seen.append(f"{home} is {reason}")
     found = f" ({'; '.join(seen)})" if seen else ""
     raise StackError(
-        f"Java 17 or 21 is needed and was not found{found}: install one, "
+        f"Java 17, 21 or 25 is needed and was not found{found}: install one, "
         "for example `apt install openjdk-17-jre-headless`, or set JAVA_HOME to its folder"
     )
 
 
-def java_version(home: Path) -> int | None:
-    """Return the feature version of the Java in that folder; None if there is none that runs."""
+def _refusal(version: tuple[int, ...] | None) -> str:
+    """Return what that Java is, if it is none that can be used; empty if it can."""
+    if version is None:
+        return "no Java"
+    name = ".".join(map(str, version))
+    if version[0] not in JAVA_VERSIONS:
+        return f"Java {name}"
+    if (25,) <= version < _JAVA_25_SINCE:
+        return f"Java {name}, which corrupts data under its default garbage collector, G1: 25.0.3 does not"
+    return ""
+
+
+def java_version(home: Path) -> tuple[int, ...] | None:
+    """Return the version of the Java in that folder, such as (17, 0, 15); None if there is none that runs."""
     try:
         result = subprocess.run(
             [home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = re.search(r'version "(?:1\.)?(\d+)', result.stderr + result.stdout)
-    return int(match.group(1)) if match and result.returncode == 0 else None
+    match = re.search(r'version "(?:1\.)?(\d+(?:\.\d+)*)', result.stderr + result.stdout)
+    return tuple(map(int, match.group(1).split("."))) if match and result.returncode == 0 else None
 
 
 def _java_candidates(environment: Mapping[str, str]) -> Iterator[Path]:

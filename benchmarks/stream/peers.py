@@ -21,7 +21,7 @@ KAFKA_STREAMS, FLINK = "bench-kafka-streams", "bench-flink"
 _FLINK_VERSION = "2.0.1"
 _COMMON = ("com.fasterxml.jackson.core:jackson-databind:2.19.0", "org.slf4j:slf4j-simple:1.7.36")
 ROOTS: Mapping[str, tuple[str, ...]] = {
-    KAFKA_STREAMS: ("org.apache.kafka:kafka-streams:4.1.1", *_COMMON),
+    KAFKA_STREAMS: ("org.apache.kafka:kafka-streams:4.4.0", *_COMMON),
     FLINK: (
         f"org.apache.flink:flink-streaming-java:{_FLINK_VERSION}",
         f"org.apache.flink:flink-clients:{_FLINK_VERSION}",

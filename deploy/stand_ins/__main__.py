@@ -22,7 +22,7 @@ _REPOSITORY = "board-detail-stand-in"
 IMAGES = {
     "PYTHON_IMAGE": f"{_REPOSITORY}-python:3.11",
     "POSTGRES_IMAGE": f"{_REPOSITORY}-postgres:18.6",
-    "KAFKA_IMAGE": f"{_REPOSITORY}-kafka:4.1.1",
+    "KAFKA_IMAGE": f"{_REPOSITORY}-kafka:4.4.0",
 }
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 
 from include.errors import Retryable
+from spark_jobs.connectors.failures import TASK_ERRORS, task_error
 
 StartContext = Callable[[], SparkContext]
 Piece = TypeVar("Piece")
@@ -26,7 +26,5 @@ def spread(start_context: StartContext, function: Callable[[Piece], Result], pie
         return []
     try:
         return start_context().parallelize(pieces, len(pieces)).map(function).collect()
-    except Py4JJavaError as exc:
-        lines = [line for line in str(exc.java_exception.getMessage()).splitlines() if line[:1].strip()]
-        errors = [line for line in lines if "Error" in line or "include.errors" in line or "spark_jobs" in line]
-        raise ArchiveTaskFailed(reason=(errors or lines or [""])[-1][:500]) from exc
+    except TASK_ERRORS as exc:
+        raise ArchiveTaskFailed(reason=task_error(exc)) from exc

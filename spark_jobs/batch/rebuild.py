@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark import Accumulator, SparkContext
 
 from include.adapters.files.cluster_file import require_own_cluster
@@ -37,6 +36,7 @@ from spark_jobs.batch.member_preload import MemberPreload, PreloadedMembers
 from spark_jobs.batch.partitions import compute_shuffle, map_some_partitions
 from spark_jobs.batch.sources import Known, Sources, Taken, refuse_lost_range
 from spark_jobs.batch.splits import ColumnsFile, Split, TopicSplit
+from spark_jobs.connectors.failures import TASK_ERRORS, task_error
 
 log = logging.getLogger(__name__)
 
@@ -132,10 +132,10 @@ def build(
     with progress.running(run_id, found.kind, found.records, buckets):
         try:
             counts = _run(context, _pieces(found), rebuild, records_read, preloaded)
-        except Py4JJavaError as exc:
+        except TASK_ERRORS as exc:
             offset_reader.require_ids(found.topic_ids)
             refuse_lost_range(offset_reader, found)  # retention may have removed records while they were read
-            raise TaskFailed(day=day, generation=generation_id, reason=_last_line(exc)) from exc
+            raise TaskFailed(day=day, generation=generation_id, reason=task_error(exc)) from exc
         offset_reader.require_ids(found.topic_ids)
         progress.enter("finishing")
         failpoint("rebuild.before_finish")
@@ -210,12 +210,3 @@ def _pieces(found: Sources) -> list[list[Piece]]:
 
 def _of_tasks(database: DatabaseSettings) -> DatabaseSettings:
     return dataclasses.replace(database, passwords={"batch": database.password("batch")}, superuser_password="")
-
-
-def _last_line(exc: Py4JJavaError) -> str:
-    """Return the last error line of the task's Python traceback, at most 500 characters."""
-    lines = [
-        line for line in str(exc.java_exception.getMessage()).splitlines() if line and not line.startswith((" ", "\t"))
-    ]
-    errors = [line for line in lines if "Error" in line or "include.errors" in line or "Exception" in line]
-    return (errors or lines or [""])[-1][:500]

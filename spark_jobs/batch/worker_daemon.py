@@ -32,6 +32,7 @@ def prefer_installed() -> None:
 prefer_installed()
 
 import pyarrow as pa  # noqa: E402
+import pyspark.worker  # noqa: E402, F401 - Spark's daemon leaves that to each worker, for libraries that start threads
 from pyspark import daemon  # noqa: E402
 
 import spark_jobs.batch.tasks  # noqa: E402, F401
@@ -67,7 +68,7 @@ def acknowledge_at_once() -> None:
 
     def worker(sock: socket.socket, authenticated: bool) -> int:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # not permanent, so it is set for each task
-        code: int = run_task(sock, authenticated)  # type: ignore[no-untyped-call]
+        code: int = run_task(sock, authenticated)
         return code
 
     daemon.worker = worker
@@ -79,4 +80,4 @@ if __name__ == "__main__":
     collect_garbage_rarely()
     gc.collect()
     gc.freeze()  # a worker collects garbage after each task, and would traverse all modules
-    daemon.manager()  # type: ignore[no-untyped-call]
+    daemon.manager()

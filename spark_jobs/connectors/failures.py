@@ -5,15 +5,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from py4j.java_gateway import JavaGateway, is_instance_of
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 
 from include.adapters.postgres.sink_errors import BatchRefused
 from include.errors import PipelineError
 
-# Java exceptions, checked in this order. First those that Kafka raises for a record; then its other ones (timeouts,
-# leader changes, permissions, expired records), those of files and sockets, and of a cancelled job.
+# Java exceptions. First those for a record, wherever they are in the chain of causes: Kafka's, and the overflow of a
+# timestamp, which Spark's source wraps in one of the others. Then Kafka's other ones (timeouts, leader changes,
+# permissions, expired records), those for a range that Kafka does not have, of files and sockets, and of a cancelled
+# job.
 OF_A_RECORD = (
+    "java.lang.ArithmeticException",
     "org.apache.kafka.common.errors.RecordTooLargeException",
     "org.apache.kafka.common.errors.InvalidTimestampException",
     "org.apache.kafka.common.InvalidRecordException",
@@ -23,10 +27,14 @@ PASSING = (
     "org.apache.kafka.common.errors.InterruptException",
     "org.apache.kafka.clients.consumer.InvalidOffsetException",
     "org.apache.spark.sql.kafka010.KafkaIllegalStateException",
+    "org.apache.spark.sql.kafka010.KafkaIllegalArgumentException",
     "java.util.concurrent.TimeoutException",
     "java.io.IOException",
     "java.lang.InterruptedException",
 )
+# What an action raises if a task of it fails: PySpark's error where there is a session (since Spark 4.2), else py4j's.
+TASK_ERRORS = (Py4JJavaError, PySparkException)
+_ERROR_LINES = ("Error", "Exception", "include.errors", "spark_jobs")
 _MAX_CAUSES = 20  # the chain of causes may be cyclic
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`""")
 _MAX_LENGTH = 500
@@ -41,13 +49,10 @@ def is_passing(error: BaseException) -> bool:
         return not isinstance(error, BatchRefused)
     if isinstance(error, Py4JNetworkError | ConnectionError):
         return True
-    gateway = SparkContext._gateway
-    for cause in _iter_causes(error):
-        if gateway is None or _is_any(gateway, cause, OF_A_RECORD):
-            return False
-        if _is_any(gateway, cause, PASSING):
-            return True
-    return False
+    gateway, causes = SparkContext._gateway, list(_iter_causes(error))
+    if gateway is None or any(_is_any(gateway, cause, OF_A_RECORD) for cause in causes):
+        return False
+    return any(_is_any(gateway, cause, PASSING) for cause in causes)
 
 
 def cause_of(error: BaseException) -> str:
@@ -60,6 +65,15 @@ def cause_of(error: BaseException) -> str:
         name, message = cause.getClass().getName(), cause.getMessage() or ""
     lines = _QUOTED.sub("'…'", message).strip().splitlines()
     return f"{name}: {lines[0][:_MAX_LENGTH] if lines else 'no message'}".replace("\0", "\\0")
+
+
+def task_error(error: BaseException) -> str:
+    """Return the last error line of a failed task's Python traceback, at most 500 characters."""
+    java = next(_iter_causes(error), None)
+    text = str(error) if java is None else str(java.getMessage())
+    lines = [line for line in text.splitlines() if line[:1].strip()]
+    errors = [line for line in lines if any(part in line for part in _ERROR_LINES)]
+    return (errors or lines or [""])[-1][:_MAX_LENGTH]
 
 
 def _iter_causes(error: BaseException) -> Iterator[Any]:

@@ -29,7 +29,7 @@ STREAM_CONFIGURATION = {
     "spark.sql.inMemoryColumnarStorage.compressed": "false",  # names and ids hardly compress, and trying takes a second
     # Spark's default starts a `readlink` process for each file that it renames: 60 ms per batch
     "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",

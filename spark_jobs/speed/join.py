@@ -297,7 +297,7 @@ class BoardJoin:
             ]
             rows.append({"key": key, "value": value, "topic": topic, "partition": partition, "offset": offset,
                          "timestamp": timestamp, "headers": headers})  # fmt: skip
-        return self._session.createDataFrame(pa.Table.from_pylist(rows, to_arrow_schema(RECORD)))
+        return self._session.createDataFrame(pa.Table.from_pylist(rows, to_arrow_schema(RECORD, timezone="UTC")))
 
 
 @cache

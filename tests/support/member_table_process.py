@@ -8,7 +8,7 @@ partition of the base: the working directory of the executor that holds it, and 
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
 
@@ -88,7 +88,7 @@ def _batch(table: MemberTable) -> dict[int, str]:
 _WHERE = "executor string, ids array<long>"
 
 
-def _where(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+def _where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     ids = [key for batch in batches for key in batch.column("id_").to_pylist()]
     yield pa.RecordBatch.from_pydict({"executor": [str(Path.cwd())], "ids": [ids]}, pa.schema(
         [("executor", pa.string()), ("ids", pa.list_(pa.int64()))]))  # fmt: skip

@@ -26,7 +26,7 @@ def no_java_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setattr(prerequisites, "_JAVA_FOLDERS", tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("version", ["17.0.15", "21", "21.0.2"])
+@pytest.mark.parametrize("version", ["17.0.15", "21", "21.0.2", "25.0.3", "25.0.3.0.1", "25.0.4", "25.1"])
 def test_takes_java_of_java_home(tmp_path: Path, version: str) -> None:
     home = java(tmp_path / "jdk", version)
     assert prerequisites.find_java({"JAVA_HOME": str(home), "PATH": ""}) == home
@@ -45,6 +45,13 @@ def test_missing_java_is_one_line_with_the_remedy(tmp_path: Path) -> None:
     assert "\n" not in message
     assert f"{old} is Java 11" in message
     assert "install" in message
+
+
+@pytest.mark.parametrize("version", ["25", "25-ea", "25.0.1", "25.0.2"])
+def test_a_java_that_corrupts_data_is_refused_with_the_reason(tmp_path: Path, version: str) -> None:
+    home = java(tmp_path / "jdk", version)
+    with pytest.raises(StackError, match=r"is Java 25[.012]*, which corrupts data .* G1: 25\.0\.3 does not"):
+        prerequisites.find_java({"JAVA_HOME": str(home), "PATH": ""})
 
 
 def test_full_disk_is_one_line_with_the_remedy(tmp_path: Path) -> None:
