@@ -48,6 +48,9 @@ _BROKEN = ({"SPARK_KAFKA_JARS_DIR": "/nowhere"}, {"STREAM_DRIVER_MEMORY": "1m"},
 _REJECTED = 'SELECT 1 FROM reject WHERE topic = %(topic)s AND partition = %(partition)s AND "offset" = %(offset)s'
 _LEDGER = "SELECT partition, next_offset FROM offset_ledger WHERE consumer = %s"
 
+# A driver that starts has no JVM for a moment, and one to be superseded must lead.
+_OF_ONE_THAT_RUNS = (Effect.SECOND_DRIVER, Effect.JVM_KILLED, Effect.JVM_FROZEN, Effect.CLOCK_SET)
+
 
 @dataclass
 class Parts:
@@ -134,6 +137,8 @@ class Parts:
         return True
 
     def _begin_and_end(self, fault: Fault) -> None:
+        if fault.place is None and fault.effect in _OF_ONE_THAT_RUNS:  # one that pauses runs, but may not be healthy
+            wait_until(self.driver.is_healthy, _TAKEN_S, f"a driver runs: {fault}")
         match fault.effect:
             case Effect.DRIVER_KILLED:
                 self.driver.kill()
@@ -142,8 +147,6 @@ class Parts:
             case Effect.JVM_KILLED:
                 self.driver.kill(python=False)
             case Effect.SECOND_DRIVER:
-                if fault.place is None:  # one that pauses at its first batch leads, and is not healthy yet
-                    wait_until(self.driver.is_healthy, _TAKEN_S, "there is one to supersede")
                 before = self._epoch()
                 self.driver.start_second()
                 wait_until(lambda: self._epoch() > before or self._is_lease_wanted(), _TAKEN_S, "it takes the lease")
@@ -200,7 +203,6 @@ class Parts:
 
     def _set_clock(self, wrong_s: float, lasts_s: float) -> None:
         """It ends when it is set back, to a wrong time or to the right one. The next one goes by what it finds."""
-        wait_until(self.driver.is_healthy, _TAKEN_S, "a driver runs")
         try:
             if wrong_s > 0:
                 self.driver.clock.set(wrong_s)
