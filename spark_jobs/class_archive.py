@@ -43,7 +43,6 @@ from spark_jobs.transforms.versions import newest_versions
 
 log = logging.getLogger("class_archive")
 
-_NO_BROKER = KafkaConnection("127.0.0.1:1")  # loads the clients' classes without a broker; the calls fail
 _SHORT_TIMEOUTS = {"kafka.default.api.timeout.ms": "1000", "kafka.request.timeout.ms": "500",
             "kafkaConsumer.pollTimeoutMs": "500", "kafka.max.block.ms": "500"}  # fmt: skip
 _BATCHES = 3  # of the stream: the first is planned and committed by other classes than those after it
@@ -53,6 +52,17 @@ _TIMES = {"createdAt": rfc3339(_AT), "modifiedAt": rfc3339(_AT)}
 _MEMBER = {"id": 7, "nickname": "하늘", "city": "서울", **_TIMES}
 _BOARD = {"id": 8, "memberId": 7, "title": "첫 글", "body": "본문", **_TIMES}
 _ENDING_S = 120.0
+
+
+class _NoBroker(KafkaConnection):
+    """Loads the clients' classes; their calls fail soon."""
+
+    def spark(self) -> dict[str, str]:
+        """See KafkaConnection.spark."""
+        return super().spark() | _SHORT_TIMEOUTS
+
+
+_NO_BROKER = _NoBroker("127.0.0.1:1")
 
 
 @as_command
@@ -116,11 +126,7 @@ def _run_everything(session: SparkSession, folder: str) -> None:
     query.stop()
     _shuffle(session.sparkContext)
     offsets = '{"board": {"0": 0}}', '{"board": {"0": 1}}'
-    read = (
-        session.read.format("kafka")
-        .option("assign", '{"board": [0]}')
-        .options(**{**CONSUMER_OPTIONS, **_SHORT_TIMEOUTS})
-    )
+    read = session.read.format("kafka").option("assign", '{"board": [0]}').options(**CONSUMER_OPTIONS)
     read = read.option("startingOffsets", offsets[0]).option("endingOffsets", offsets[1])
     _expect_failure(lambda: read.options(**_NO_BROKER.spark()).load().count())
 
