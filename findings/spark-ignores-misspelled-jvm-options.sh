@@ -6,7 +6,7 @@
 #
 # Seen: "-XX:+UseParalelGC: java ends with 1, Spark starts, parallel collector False", "-XX:+UseParallelGC: java ends
 # with 0, Spark starts, parallel collector True".
-# Fails if another version is installed, or if this changes. Needs Java 17 or 21 on PATH.
+# Fails if another version is installed, or if this changes. Needs Java 17 on PATH.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -7,7 +7,7 @@
 #
 # Seen: "20 partitions: written", "made again with 3: TimeoutException, expiring records of a partition above 2",
 # "once more: written".
-# Fails if another version is installed, or if one of the three changes. Needs Java 17 or 21 on PATH.
+# Fails if another version is installed, or if one of the three changes. Needs Java 17 on PATH.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -12,10 +12,12 @@ import argparse
 import datetime as dt
 import json
 import logging
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ from include.settings import SparkSettings
 from spark_jobs.batch.blobs import identity_partitioner
 from spark_jobs.connectors.failures import TASK_ERRORS
 from spark_jobs.connectors.kafka import CONSUMER_OPTIONS, write_records
-from spark_jobs.connectors.session import ARCHIVE_NAME, STREAM_CONFIGURATION, java_options, open_session
+from spark_jobs.connectors.session import ARCHIVE_NAME, QUICK_OPTIONS, STREAM_CONFIGURATION, java_options, open_session
 from spark_jobs.schemas import RECORD
 from spark_jobs.transforms.decode import decode, valid
 from spark_jobs.transforms.details import to_records
@@ -44,7 +46,8 @@ from spark_jobs.transforms.versions import newest_versions
 log = logging.getLogger("class_archive")
 
 _SHORT_TIMEOUTS = {"kafka.default.api.timeout.ms": "1000", "kafka.request.timeout.ms": "500",
-            "kafkaConsumer.pollTimeoutMs": "500", "kafka.max.block.ms": "500"}  # fmt: skip
+            "kafkaConsumer.pollTimeoutMs": "500", "kafka.max.block.ms": "500", "fetchOffset.numRetries": "1",
+            "fetchOffset.retryIntervalMs": "10"}  # fmt: skip
 _BATCHES = 3  # of the stream: the first is planned and committed by other classes than those after it
 _STREAMING_S = 120.0
 _AT = dt.datetime(2026, 11, 20, 9, 30, tzinfo=dt.UTC)
@@ -85,26 +88,29 @@ def make(spark: SparkSettings) -> Path:
     """Write the archive, replacing an existing one. Returns its path; there is no file if Java could not write it."""
     archive = spark.jars_dir.resolve() / ARCHIVE_NAME
     archive.unlink(missing_ok=True)
-    fresh = archive.with_suffix(".new")
-    options = f'{java_options(spark.jars_dir)} "-XX:ArchiveClassesAtExit={fresh}" -Xlog:disable -Xlog:all=error:stderr'
+    fresh = spark.scratch_dir / ARCHIVE_NAME  # the JVM also writes one after an error
+    options = f"{java_options(spark.jars_dir)} {QUICK_OPTIONS} -Xlog:disable -Xlog:all=error:stderr"
+    options += f' "-XX:ArchiveClassesAtExit={fresh}"'
     configuration = {**STREAM_CONFIGURATION, "spark.driver.extraJavaOptions": options}
     session = open_session(spark, "class-archive", "1g", configuration)
     session.sparkContext.setLogLevel("OFF")  # the calls without a broker would log errors
     gateway = session.sparkContext._gateway
     assert gateway is not None
-    with tempfile.TemporaryDirectory() as folder:
-        _run_everything(session, folder)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as beside:
+        batch = beside.submit(_run_batch, session)
+        _run_stream(session, folder)
+        batch.result()
     session.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()  # the JVM exits when its standard input is closed
     gateway.proc.wait(_ENDING_S)
     if fresh.exists():
-        fresh.rename(archive)
+        shutil.move(fresh, archive)
     return archive
 
 
-def _run_everything(session: SparkSession, folder: str) -> None:
-    """Run the drivers' code paths over a few records, without a result."""
+def _run_stream(session: SparkSession, folder: str) -> None:
+    """Run the stream's code paths over a few records, without a result."""
     boards, members = _records(session, _BOARD), _records(session, _MEMBER)
     key, join_column = PIPELINE.table.key_column, PIPELINE.stream.field(PIPELINE.join_field).column
     table = newest_versions(valid(decode(members, PIPELINE.table)).repartition(2, key), key).persist()
@@ -124,17 +130,21 @@ def _run_everything(session: SparkSession, folder: str) -> None:
     query = decoded.writeStream.foreachBatch(join).option("checkpointLocation", folder).start()
     _wait_for_batches(query)
     query.stop()
-    _shuffle(session.sparkContext)
+
+
+def _run_batch(session: SparkSession) -> None:
+    """Run the batch jobs' code paths: a read of a range, and the operations of a rebuild."""
     offsets = '{"board": {"0": 0}}', '{"board": {"0": 1}}'
     read = session.read.format("kafka").option("assign", '{"board": [0]}').options(**CONSUMER_OPTIONS)
     read = read.option("startingOffsets", offsets[0]).option("endingOffsets", offsets[1])
     _expect_failure(lambda: read.options(**_NO_BROKER.spark()).load().count())
+    _shuffle(session.sparkContext)
 
 
 def _wait_for_batches(query: StreamingQuery) -> None:
     """Wait until some batches are committed. Raises the query's error, or TimeoutError."""
     deadline = time.monotonic() + _STREAMING_S
-    while (progress := query.lastProgress) is None or progress.batchId < _BATCHES:
+    while (progress := query.lastProgress) is None or progress.batchId < _BATCHES - 1:  # ids begin at 0
         if (error := query.exception()) is not None:
             raise error
         if time.monotonic() > deadline:

@@ -165,7 +165,7 @@ SECTIONS = (
         "The team deployment's project: its containers, volumes and image are named after it.",
         (Variable("COMPOSE_PROJECT_NAME", make_name=_project_name),),
     ),
-    Section("Java 17 or 21; empty: JAVA_HOME of the shell, or the java on PATH.", (Variable("JAVA_HOME"),)),
+    Section("Java 17, 21 or 25; empty: JAVA_HOME of the shell, or the java on PATH.", (Variable("JAVA_HOME"),)),
 )
 
 _FIRST_FURTHER_PORT = 18_084

@@ -61,7 +61,7 @@ def base_environment(layout: Layout, settings: Mapping[str, str]) -> dict[str, s
 
 
 def java_home_of(settings: Mapping[str, str]) -> Path:
-    """Return the Java of `.env`, else the machine's. Raises StackError if there is no Java 17 or 21."""
+    """Return the Java of `.env`, else the machine's. Raises StackError if there is no Java that can be used."""
     return find_java({**os.environ, **({"JAVA_HOME": settings["JAVA_HOME"]} if settings.get("JAVA_HOME") else {})})
 
 

@@ -67,7 +67,8 @@ def acknowledge_at_once() -> None:
     run_task = daemon.worker
 
     def worker(sock: socket.socket, authenticated: bool) -> int:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # not permanent, so it is set for each task
+        if sock.family != socket.AF_UNIX:  # `spark.python.unix.domain.socket.enabled`
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # not permanent, so it is set for each task
         code: int = run_task(sock, authenticated)
         return code
 

@@ -32,9 +32,10 @@ PASSING = (
     "java.io.IOException",
     "java.lang.InterruptedException",
 )
-# What an action raises if a task of it fails: PySpark's error where there is a session (since Spark 4.2), else py4j's.
+# What an action raises if a task of it fails: with a session and Spark 4.2, PySpark's error for a Python function
 TASK_ERRORS = (Py4JJavaError, PySparkException)
-_ERROR_LINES = ("Error", "Exception", "include.errors", "spark_jobs")
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(.*?)(?:\n\s*at |\Z)", re.DOTALL)
+_ERROR = re.compile(r"(\w+\.)+\w+(:|$)|\w+(Error|Exception)\b")  # a class with its module, or one of Python's own
 _MAX_CAUSES = 20  # the chain of causes may be cyclic
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`""")
 _MAX_LENGTH = 500
@@ -68,11 +69,15 @@ def cause_of(error: BaseException) -> str:
 
 
 def task_error(error: BaseException) -> str:
-    """Return the last error line of a failed task's Python traceback, at most 500 characters."""
+    """Return the line of a failed task's Python traceback that names the error, else the message's last line.
+
+    It has at most 500 characters.
+    """
     java = next(_iter_causes(error), None)
     text = str(error) if java is None else str(java.getMessage())
-    lines = [line for line in text.splitlines() if line[:1].strip()]
-    errors = [line for line in lines if any(part in line for part in _ERROR_LINES)]
+    found = _TRACEBACK.search(text)
+    lines = [line for line in (found[1] if found else text).splitlines() if line[:1].strip()]
+    errors = [line for line in lines if _ERROR.match(line)]
     return (errors or lines or [""])[-1][:_MAX_LENGTH]
 
 

@@ -116,10 +116,10 @@ class DriverState:
         with self._lock:
             return self._batches.get(query)
 
-    def rows_of(self, query: Query, batch_id: int) -> int | None:
-        """The rows of one of Spark's last 100 batches; None before it has taken effect."""
+    def rows_of(self, query: Query, batch_id: int) -> int:
+        """The rows of one of Spark's last 100 batches that have taken effect."""
         with self._lock:
-            return self._rows[query].get(batch_id)
+            return self._rows[query].get(batch_id, 0)
 
     def done(self, query: Query) -> Done:
         """The query's batches and rows so far."""

@@ -3,9 +3,8 @@
 import datetime as dt
 import json
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -15,7 +14,7 @@ from spark_jobs.speed.lag import WINDOW
 
 log = logging.getLogger(__name__)
 
-_UNSETTLED = 100  # batches that have not taken effect yet, or whose records were taken one by one
+_KEPT = 100  # batches
 
 
 @dataclass(frozen=True)
@@ -28,23 +27,33 @@ class SparkBatch:
     phases_s: Mapping[str, float]
 
 
+@dataclass(frozen=True)
+class _Told:
+    """A batch that Spark told of, and since when it has rows: None before any of it has taken effect."""
+
+    batch: SparkBatch
+    since: dt.datetime | None = None
+
+
 @dataclass
 class QueryWatch:
     """The last polled state. Only one thread may call `look`; any may read, because values are replaced as a whole.
 
-    Spark gives a batch its offsets and times. The driver gives its rows, by `rows_of` its id, None before it has taken
-    effect: transaction markers have offsets and are no records, and Spark's numInputRows counts what the batch function
-    reads, none of them or all twice.
+    Spark gives a batch its offsets and times. The driver gives its rows, by `rows_of` its id: transaction markers have
+    offsets and are no records, and Spark's numInputRows counts what the batch function reads, none of them or all
+    twice. The rows grow while the parts of a batch are written, also after Spark has told of it.
     """
 
     query: StreamingQuery
-    rows_of: Callable[[int], int | None]
+    rows_of: Callable[[int], int]
     is_active: bool = True
-    batch: SparkBatch | None = None
     position: dict[int, int] | None = None
-    _last_id: int | None = None
-    _unsettled: deque[tuple[dt.datetime, SparkBatch]] = field(default_factory=lambda: deque(maxlen=_UNSETTLED))
-    _recent: deque[tuple[dt.datetime, SparkBatch]] = field(default_factory=deque)
+    _told: tuple[_Told, ...] = ()
+
+    @property
+    def batch(self) -> SparkBatch | None:
+        """The last batch that had records, with those that have taken effect."""
+        return next((told.batch for told in reversed(self._told) if told.since is not None), None)
 
     def look(self, now: dt.datetime) -> None:
         """Poll Spark. If the JVM does not respond, the query counts as ended."""
@@ -56,41 +65,33 @@ class QueryWatch:
             self.is_active = False
             return
         self.is_active = is_active
-        if progress is not None:
-            self._take(json.loads(progress.json), now)
-        self._settle(now)
+        told = [*self._told]
+        if progress is not None and (batch := self._taken(json.loads(progress.json))) is not None:
+            told.append(_Told(batch))
+        self._told = tuple(self._counted(each, now) for each in told[-_KEPT:])
 
     def processed_per_s(self, now: dt.datetime) -> float:
-        """Return the records per second of batch time, over the batches of the last 15 s."""
-        recent = [batch for at, batch in list(self._recent) if now - at <= WINDOW]
+        """Return the records per second of batch time, over the batches that took effect in the last 15 s."""
+        recent = [told.batch for told in self._told if told.since is not None and now - told.since <= WINDOW]
         seconds = sum(batch.duration_s for batch in recent)
         return sum(batch.rows for batch in recent) / seconds if seconds else 0.0
 
-    def _take(self, progress: dict[str, Any], now: dt.datetime) -> None:
+    def _taken(self, progress: dict[str, Any]) -> SparkBatch | None:
+        """Take over the position, and return the batch, without rows, if it is another one than before."""
         source, batch_id = progress["sources"][0], progress["batchId"]
         ends = _offsets(source.get("endOffset"))
         if ends is None:
-            return
+            return None
         self.position = ends
-        if batch_id == self._last_id or ends == _offsets(source.get("startOffset")):
-            return
-        self._last_id = batch_id
+        is_known = bool(self._told) and self._told[-1].batch.batch_id == batch_id
+        if is_known or ends == _offsets(source.get("startOffset")):
+            return None
         phases = {name: ms / 1000 for name, ms in progress.get("durationMs", {}).items()}
-        self._unsettled.append((now, SparkBatch(batch_id, 0, progress["batchDuration"] / 1000, phases)))
+        return SparkBatch(batch_id, 0, progress["batchDuration"] / 1000, phases)
 
-    def _settle(self, now: dt.datetime) -> None:
-        """Take over the batches whose rows are known by now."""
-        for waiting in list(self._unsettled):
-            at, batch = waiting
-            rows = self.rows_of(batch.batch_id)
-            if rows is None:
-                continue
-            self._unsettled.remove(waiting)
-            if rows:
-                self.batch = replace(batch, rows=rows)
-                self._recent.append((at, self.batch))
-        while self._recent and now - self._recent[0][0] > WINDOW:
-            self._recent.popleft()
+    def _counted(self, told: _Told, now: dt.datetime) -> _Told:
+        rows = self.rows_of(told.batch.batch_id)
+        return told if rows == told.batch.rows else _Told(replace(told.batch, rows=rows), told.since or now)
 
 
 def _offsets(of_topics: Mapping[str, Mapping[str, int]] | None) -> dict[int, int] | None:

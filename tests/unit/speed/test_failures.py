@@ -5,7 +5,7 @@ from py4j.protocol import Py4JNetworkError
 
 from include.adapters.postgres.sink_errors import BatchInterrupted, BatchRefused
 from include.errors import BrokerUnavailable, DriverSuperseded, LedgerConflict
-from spark_jobs.connectors.failures import cause_of, is_passing
+from spark_jobs.connectors.failures import cause_of, is_passing, task_error
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,36 @@ def test_the_cause_of_a_failed_call_is_the_deepest_one_of_java():
     assert cause_of(FailedCall(JavaError("java.lang.NullPointerException", None))) == (
         "java.lang.NullPointerException: no message"
     )
+
+
+_OF_JAVA = "\n\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:1)\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (
+            "Traceback (most recent call last):\n  File 'x.py', line 1\n    read()\n"
+            f"include.errors.StoreUnavailable: host=x\n{_OF_JAVA}Caused by: java.net.SocketException: Connection reset"
+            f"{_OF_JAVA}\nDriver stacktrace:",
+            "include.errors.StoreUnavailable: host=x",
+        ),
+        (
+            "Job aborted: Task 0 failed: [PYTHON_EXCEPTION] An exception was thrown from the Python worker: "
+            "Traceback (most recent call last):\n  File 'x.py', line 1\n    read()\n"
+            f"pyarrow.lib.ArrowInvalid: not a Parquet file\n{_OF_JAVA}",
+            "pyarrow.lib.ArrowInvalid: not a Parquet file",
+        ),
+        (
+            "Traceback (most recent call last):\n  File 'x.py', line 1\n    write()\n"
+            f"psycopg2.errors.CheckViolation: new row is refused\nDETAIL:  Failing row contains (1).\n{_OF_JAVA}",
+            "psycopg2.errors.CheckViolation: new row is refused",
+        ),
+        ("Job 3 cancelled because SparkContext was shut down", "Job 3 cancelled because SparkContext was shut down"),
+    ],
+)
+def test_a_failed_task_is_told_by_its_own_error(message, reason):
+    assert task_error(FailedCall(JavaError("org.apache.spark.SparkException", message))) == reason
 
 
 def test_causes_that_are_a_circle_have_an_end():

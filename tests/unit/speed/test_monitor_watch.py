@@ -59,7 +59,7 @@ def rows():
 
 @pytest.fixture
 def watch(query, rows):
-    return QueryWatch(query, rows.get)
+    return QueryWatch(query, lambda batch_id: rows.get(batch_id, 0))
 
 
 def after(seconds):
@@ -104,8 +104,28 @@ def test_a_batch_is_taken_once_it_has_taken_effect(query, watch, rows):
     assert watch.processed_per_s(after(3)) == pytest.approx(500 / 0.2)
 
 
-def test_a_batch_of_markers_alone_is_no_batch(query, watch, rows):
-    rows[1] = 0
+def test_the_rows_of_a_batch_grow_with_its_parts(query, watch, rows):
+    rows[1] = 2000
+    query.did(1, {0: 0}, {0: 12_000})
+    watch.look(START)
+    assert watch.batch.rows == 2000
+    rows[1] = 12_000
+    watch.look(after(1))
+    assert watch.batch.rows == 12_000
+    assert watch.processed_per_s(after(1)) == pytest.approx(12_000 / 0.1)
+
+
+def test_a_batch_that_waits_for_its_writer_counts_when_it_is_written(query, watch, rows):
+    query.did(1, {0: 0}, {0: 300})
+    watch.look(START)
+    rows[1] = 300
+    watch.look(after(40))
+    assert watch.batch.rows == 300
+    assert watch.processed_per_s(after(41)) == pytest.approx(300 / 0.1)
+    assert watch.processed_per_s(after(60)) == 0
+
+
+def test_a_batch_of_markers_alone_is_no_batch(query, watch):
     query.did(1, {0: 0}, {0: 400})
     watch.look(START)
     assert (watch.batch, watch.position, watch.processed_per_s(START)) == (None, {0: 400}, 0)
