@@ -32,7 +32,7 @@ PASSING = (
     "java.io.IOException",
     "java.lang.InterruptedException",
 )
-# What an action raises if a task of it fails: with a session and Spark 4.2, PySpark's error for a Python function
+# Errors of an action of which a task failed: PySpark's for a Python function, with a session and since Spark 4.2
 TASK_ERRORS = (Py4JJavaError, PySparkException)
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(.*?)(?:\n\s*at |\Z)", re.DOTALL)
 _ERROR = re.compile(r"(\w+\.)+\w+(:|$)|\w+(Error|Exception)\b")  # a class with its module, or one of Python's own
