@@ -296,6 +296,23 @@ def test_shows_the_queries_through_a_wait_an_outage_and_an_end(followed, own_pos
     followed.wait("serve", "waiting_for = 'nothing: the query has ended'")
 
 
+def test_a_marker_of_a_transaction_is_no_row(followed):
+    """Fifty transactions have a record each and a marker, and fifty are aborted: two markers and two records a pair."""
+    kafka = followed.settings.kafka.connection
+    followed.start()
+    producer = Producer({**kafka.librdkafka(), "transactional.id": "in-transactions"})
+    producer.init_transactions(30)
+    followed.gates["join"].open.clear()
+    for number in range(100):
+        producer.begin_transaction()
+        producer.produce("board", b"{}", key=b"1")
+        producer.flush(30)
+        (producer.commit_transaction if number % 2 else producer.abort_transaction)(30)
+    followed.gates["join"].open.set()
+    followed.wait("join", "total_rows = 50")
+    followed.wait("join", "input_rows BETWEEN 1 AND 50 AND processed_rate > 0")
+
+
 def test_the_speed_layer_is_caught_up_when_both_ledgers_are_at_the_ends(kafka, postgres, tmp_path):
     settings = with_topics(kafka, postgres, "monitor_caught_up", tmp_path)
     offset_reader, ledger = OffsetReader(settings.kafka.connection), OffsetLedger(settings.database)
