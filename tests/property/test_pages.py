@@ -72,7 +72,7 @@ def test_the_size_of_a_record_counts_its_key_value_and_headers(spark):
         + sum(len(each["key"].encode()) + len(each["value"] or b"") for each in record["headers"] or ())
         for record in records
     ]  # fmt: skip
-    table = pa.Table.from_pylist(records, to_arrow_schema(RECORD))
+    table = pa.Table.from_pylist(records, to_arrow_schema(RECORD, timezone="UTC"))
     [collected] = pages(spark.createDataFrame(table), lambda part: None, OffsetRange({}, {}), 0, 1 << 20)
     assert collected.num_rows == len(records)
     sized = spark.createDataFrame(table).selectExpr(f"bigint({_size(RECORD)}) AS size").toArrow()

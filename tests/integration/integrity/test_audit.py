@@ -51,7 +51,7 @@ def run_kafka_configs(command):
     java = find_java(os.environ) / "bin" / "java"
     jars = f"{Layout.of().kafka_jars}/*"
     subprocess.run(
-        [java, "-Xmx128m", "-cp", jars, "kafka.admin.ConfigCommand", *arguments], check=True, capture_output=True
+        [java, "-Xmx128m", "-cp", jars, "org.apache.kafka.tools.ConfigCommand", *arguments], check=True, capture_output=True
     )
 
 
