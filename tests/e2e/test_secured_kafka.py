@@ -36,7 +36,7 @@ from stack.prerequisites import find_java
 from tests.servers import QUICK_START, Listener, kafka_server
 from tests.support.broker import remove_topics
 from tests.support.certificates import Authority
-from tests.support.identity_provider import identity_provider
+from tests.support.identity_provider import AUDIENCE, ISSUER, identity_provider
 
 USER, PASSWORD = "pipeline", 'a "quoted\\" pass word; $1'
 KEY_PASSWORD = "with-a-password"
@@ -84,6 +84,8 @@ def secured(authority, ports, provider, tmp_path_factory):
             f"{oauth}.OAuthBearerValidatorCallbackHandler"
         ),
         "listener.name.secure.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": f"{provider}/keys",
+        "listener.name.secure.oauthbearer.sasl.oauthbearer.expected.audience": AUDIENCE,
+        "listener.name.secure.oauthbearer.sasl.oauthbearer.expected.issuer": ISSUER,
     }
     listeners = (Listener("SECURE", ports["SECURE"], "SASL_SSL"), Listener("MUTUAL", ports["MUTUAL"], "SSL"))
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={provider}/keys"

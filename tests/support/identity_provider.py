@@ -14,6 +14,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
+AUDIENCE, ISSUER = "kafka", "https://issuer.example"  # of the tokens; a broker of Kafka 4.4 asks for them
 _KEY_ID = "test"
 _LIFETIME_S = 600
 
@@ -35,7 +36,8 @@ def identity_provider(client_id: str, secret: str) -> Iterator[str]:
                 self._answer(HTTPStatus.UNAUTHORIZED, {"error": "invalid_client"})
                 return
             now = int(time.time())
-            claims = {"sub": client_id, "iat": now, "exp": now + _LIFETIME_S, "scope": "kafka"}
+            claims = {"sub": client_id, "aud": AUDIENCE, "iss": ISSUER, "iat": now, "exp": now + _LIFETIME_S,
+                      "scope": "kafka"}  # fmt: skip
             token = jwt.encode(claims, key, algorithm="RS256", headers={"kid": _KEY_ID})
             self._answer(HTTPStatus.OK, {"access_token": token, "token_type": "Bearer", "expires_in": _LIFETIME_S})
 

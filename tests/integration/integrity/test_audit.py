@@ -50,9 +50,8 @@ def run_kafka_configs(command):
     assert script == "kafka-configs.sh"
     java = find_java(os.environ) / "bin" / "java"
     jars = f"{Layout.of().kafka_jars}/*"
-    subprocess.run(
-        [java, "-Xmx128m", "-cp", jars, "org.apache.kafka.tools.ConfigCommand", *arguments], check=True, capture_output=True
-    )
+    command = [java, "-Xmx128m", "-cp", jars, "org.apache.kafka.tools.ConfigCommand", *arguments]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def test_a_cluster_as_the_contract_has_it_has_no_drift(settings, capsys):
