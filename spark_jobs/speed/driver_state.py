@@ -13,7 +13,7 @@ from include.errors import Transient
 
 Query = Literal["join", "serve"]
 Count = Literal["sent", "rejects", "pending_kept", "pending_sent", "duplicates", "rows_written", "isolated"]
-_BATCHES = 100
+KEPT_BATCHES = 100  # of a query, with their rows
 
 
 def topics_of(definition: Definition) -> dict[Query, str]:
@@ -74,7 +74,7 @@ class DriverState:
             self._batches[query] = batch
             rows = self._rows[query]
             rows[batch.batch_id] = rows.get(batch.batch_id, 0) + batch.rows
-            for old in [*rows][:-_BATCHES]:
+            for old in [*rows][:-KEPT_BATCHES]:
                 del rows[old]
             done = self._done.get(query, Done())
             self._done[query] = Done(done.batches + 1, done.rows + batch.rows, dt.datetime.now(dt.UTC))

@@ -10,11 +10,10 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_jobs.speed.driver_state import KEPT_BATCHES
 from spark_jobs.speed.lag import WINDOW
 
 log = logging.getLogger(__name__)
-
-_KEPT = 100  # batches
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class QueryWatch:
         told = [*self._told]
         if progress is not None and (batch := self._taken(json.loads(progress.json))) is not None:
             told.append(_Told(batch))
-        self._told = tuple(self._counted(each, now) for each in told[-_KEPT:])
+        self._told = tuple(self._counted(each, now) for each in told[-KEPT_BATCHES:])
 
     def processed_per_s(self, now: dt.datetime) -> float:
         """Return the records per second of batch time, over the batches that took effect in the last 15 s."""
@@ -90,8 +89,9 @@ class QueryWatch:
         return SparkBatch(batch_id, 0, progress["batchDuration"] / 1000, phases)
 
     def _counted(self, told: _Told, now: dt.datetime) -> _Told:
+        """Take over the rows, which the driver forgets after a while."""
         rows = self.rows_of(told.batch.batch_id)
-        return told if rows == told.batch.rows else _Told(replace(told.batch, rows=rows), told.since or now)
+        return told if rows <= told.batch.rows else _Told(replace(told.batch, rows=rows), told.since or now)
 
 
 def _offsets(of_topics: Mapping[str, Mapping[str, int]] | None) -> dict[int, int] | None:

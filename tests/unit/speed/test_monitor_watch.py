@@ -115,6 +115,15 @@ def test_the_rows_of_a_batch_grow_with_its_parts(query, watch, rows):
     assert watch.processed_per_s(after(1)) == pytest.approx(12_000 / 0.1)
 
 
+def test_a_batch_keeps_its_rows_when_the_driver_forgets_them(query, watch, rows):
+    rows[1] = 300
+    query.did(1, {0: 0}, {0: 300})
+    watch.look(START)
+    del rows[1]
+    watch.look(after(1))
+    assert (watch.batch.rows, watch.processed_per_s(after(1))) == (300, pytest.approx(300 / 0.1))
+
+
 def test_a_batch_that_waits_for_its_writer_counts_when_it_is_written(query, watch, rows):
     query.did(1, {0: 0}, {0: 300})
     watch.look(START)
