@@ -89,7 +89,7 @@ faults: setup ## twenty seeded rounds of faults each against gateway, its server
 
 cluster: setup ## three brokers, a database with a standby and a Spark cluster, failed in every way under load; another pipeline: P=order_detail
 	@$(PY) -m tests.faults.cluster $(if $(P),--pipeline $(P))
-	@for version in 3.9.2 4.1.2; do $(PY) -m tests.faults.cluster --kafka $$version $(if $(P),--pipeline $(P)) || exit 1; done
+	@for version in $$($(PY) -m tests.support.older_brokers versions); do $(PY) -m tests.faults.cluster --kafka $$version $(if $(P),--pipeline $(P)) || exit 1; done
 	@$(PY) -m tests.faults.failover
 	@$(PY) -m tests.faults.stream_on_cluster $(if $(P),--pipeline $(P))
 	@$(PY) -m tests.faults.batch_on_cluster $(if $(P),--pipeline $(P))

@@ -1,6 +1,7 @@
 """Brokers of older versions of Kafka, which users may have: their jars are fetched on demand.
 
-python -m tests.support.older_brokers lock      resolve the jars again and write older_brokers.lock
+python -m tests.support.older_brokers lock          resolve the jars again and write older_brokers.lock
+python -m tests.support.older_brokers versions      print the versions
 """
 
 import argparse
@@ -34,6 +35,8 @@ def _roots(version: str) -> tuple[str, ...]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.support.older_brokers", description=__doc__)
-    parser.add_argument("command", choices=["lock"], help="make the lock file again")
-    parser.parse_args()
+    parser.add_argument("command", choices=["lock", "versions"])
+    if parser.parse_args().command == "versions":
+        print(*VERSIONS)
+        sys.exit()
     write_lock(LOCK_FILE, {_set_name(version): _roots(version) for version in VERSIONS})

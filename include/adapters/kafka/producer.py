@@ -35,7 +35,7 @@ _CLUSTER_CHANGED = "CLUSTERID"
 _PURGE_S = 1.0  # timeout for the reports of purged records
 _BATCH_BYTES = 128 * 1024  # far below max.message.bytes: a broker refuses a batch that exceeds it as a whole
 _BUFFER_KIB = 64 * 1024  # limit of the client's queue; beyond it records go to the fallback store
-# Of the second client. An idempotent one would pause for half a second after each refusal, to begin a new epoch.
+# Of the second client. An idempotent one would pause after a refusal, to begin a new epoch.
 # Without retries the requests of a connection keep their order all the same, and make no copies.
 _ALONE = {"batch.num.messages": 1, "linger.ms": 0, "enable.idempotence": False, "message.send.max.retries": 0}
 _SAMPLE_S = 0.1  # the append time of one record is reported so often
