@@ -20,6 +20,11 @@ _TIMEOUT_S = 15.0
 _POLL_S = 0.2
 
 
+def no_answer(timeout_s: float) -> str:
+    """Return the reason of a call that timed out: the same words, whether the client or its caller stopped waiting."""
+    return f"no answer within {timeout_s:g} s"
+
+
 class GatewayUnavailable(Retryable):
     """The gateway cannot be reached, or takes nothing from this client now."""
 
@@ -43,7 +48,8 @@ class GatewayClient:
     def __init__(self, settings: GatewaySettings, timeout_s: float = _TIMEOUT_S) -> None:
         import httpx
 
-        self._transport_error = httpx.TransportError
+        self._transport_error, self._timed_out = httpx.TransportError, httpx.TimeoutException
+        self._timeout_s = timeout_s
         self._url = settings.url
         self._limits = settings.limits
         self._data = {"Authorization": f"Bearer {settings.token}"} if settings.token else {}
@@ -107,9 +113,8 @@ class GatewayClient:
         try:
             return self._http.request(method, path, headers=headers, content=content)
         except self._transport_error as exc:
-            raise GatewayUnavailable(
-                url=without_login(self._url), call=f"{method} {path}", reason=type(exc).__name__
-            ) from exc
+            reason = no_answer(self._timeout_s) if isinstance(exc, self._timed_out) else type(exc).__name__
+            raise GatewayUnavailable(url=without_login(self._url), call=f"{method} {path}", reason=reason) from exc
 
     def _content(self, response: "httpx.Response") -> dict[str, Any]:
         """Return the JSON object of an answer. Raises GatewayUnavailable if another program answers at this address."""

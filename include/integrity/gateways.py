@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.errors import ConfigurationError, PipelineError
-from include.gateway.client import GatewayClient, GatewayUnavailable, ReplayReport
+from include.gateway.client import GatewayClient, GatewayUnavailable, ReplayReport, no_answer
 from include.gateway.client import replay_fallback as replay_one
 from include.settings import GatewaySettings, Settings
 
@@ -91,7 +91,7 @@ def _answer(asked: Future[Unsent], timeout_s: float) -> Unsent | PipelineError:
     try:
         return asked.result(0)
     except (TimeoutError, CancelledError):
-        return GatewayUnavailable(f"no answer within {timeout_s:.0f} s")
+        return GatewayUnavailable(no_answer(timeout_s))
     except PipelineError as exc:
         return exc
 

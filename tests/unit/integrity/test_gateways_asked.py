@@ -4,15 +4,17 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from include.errors import ConfigurationError
-from include.gateway.client import GatewayUnavailable
+from include.gateway.client import GatewayClient, GatewayUnavailable
+from include.integrity import gateways
 from include.integrity.gateways import Unsent, unsent, unsent_or_reason
-from include.settings import Settings
+from include.settings import GatewaySettings, Settings
 
 ALL = 4
 STORE = "6f3f8f0c-3b0e-4d0b-9a54-0d9f3c7e2b11"
@@ -85,6 +87,23 @@ def test_frozen_ones_are_named_after_one_timeout():
         frozen = [f"http://127.0.0.1:{each.getsockname()[1]}" for each in (one, other)]
         with pytest.raises(GatewayUnavailable, match=f"{frozen[0]}: .*; {frozen[1]}: "):
             unsent(settings(frozen), timeout_s=0.5)
+
+
+@pytest.mark.parametrize("first", ["client", "caller"])
+def test_a_frozen_one_has_the_same_reason_whoever_stops_waiting_first(monkeypatch, first):
+    started = gateways.GatewayClient
+
+    def client(gateway: GatewaySettings, timeout_s: float) -> GatewayClient:
+        return started(gateway, timeout_s if first == "client" else timeout_s * 100)
+
+    monkeypatch.setattr(gateways, "GatewayClient", client)
+    if first == "client":
+        monkeypatch.setattr(gateways, "wait", lambda asked, _: wait(asked, 20))
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        url = f"http://127.0.0.1:{frozen.getsockname()[1]}"
+        found = unsent_or_reason(settings([url]), timeout_s=0.2)
+
+    assert "no answer within 0.2 s" in str(found[url])
 
 
 @pytest.mark.parametrize(
