@@ -33,7 +33,6 @@ from include.adapters.kafka.record_table import RAW
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.generation_store import GenerationStore
 from include.adapters.postgres.pending_store import PendingRecord
-from include.adapters.postgres.recheck_store import MadeRow, RecheckStore, RejectedRecord, days_to_rebuild
 from include.adapters.postgres.schema_revision import checked_settings
 from include.archive.store import ArchiveStore
 from include.clock import rfc3339
@@ -49,6 +48,7 @@ from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.archive.recheck import VersionsOf, iter_expired
 from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.batch.splits import TopicSplit, read_topic
+from spark_jobs.recheck_store import MadeRow, RecheckStore, RejectedRecord, days_to_rebuild
 from spark_jobs.speed.record_decoder import TableRow, read_record
 from spark_jobs.speed.slow_path import RowRecord, iter_records
 

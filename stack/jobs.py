@@ -42,7 +42,7 @@ def run(job: Job, layout: Layout, settings: Mapping[str, str]) -> None:
             variables = {**variables_of("migrate", settings), "PIPELINE": pipeline_of[name]}
             _run(job, layout, variables, "include.sql.migrate")
         case "topics":
-            _run(job, layout, variables_of(job.name, settings), "include.adapters.kafka.admin", "create-topics")
+            _run(job, layout, variables_of(job.name, settings), "stack.create_topics")
         case "airflow-migrate":
             _migrate_airflow(job, layout, settings)
         case _:

@@ -11,10 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any
-from urllib.parse import unquote
 
 from include.errors import ConfigurationError, Transient
-from include.s3_connection import FILE_SCHEME, S3_SCHEME, S3Connection
 
 PART = ".part"  # at the end of the name of a file that is not whole
 
@@ -120,15 +118,3 @@ class Storage(ABC):
         """Return the content of an object. Raises FileNotFoundError."""
         with self.open(path) as file:
             return bytes(file.read())
-
-
-def open_storage(location: str, s3: S3Connection) -> Storage:
-    """Return the store at a path, file:///path or s3://bucket/prefix. Connects to nothing."""
-    if location.startswith(S3_SCHEME):
-        from include.adapters.s3.bucket_storage import BucketStorage  # most archives are folders
-
-        return BucketStorage(location, s3)
-    from include.adapters.files.folder_storage import FolderStorage
-
-    is_uri = location.startswith(FILE_SCHEME)
-    return FolderStorage(unquote(location.removeprefix(FILE_SCHEME)) if is_uri else location)

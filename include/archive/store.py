@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
-from include.adapters.kafka.offsets import Offsets
 from include.adapters.postgres.offset_ledger import move_partitions, open_partitions
 from include.adapters.postgres.sessions import connect, hold_lock
+from include.contracts.offsets import Offsets
 from include.errors import LedgerConflict, Retryable
 from include.failpoints import failpoint
 from include.settings import DatabaseSettings

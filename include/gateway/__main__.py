@@ -29,6 +29,7 @@ from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.adapters.tracing import tracer_of
 from include.clock import SystemClock
 from include.command import as_command
+from include.contracts.offsets import Partition
 from include.contracts.pipelines import RAW_TOPICS
 from include.errors import OK, BrokerUnavailable, ConfigurationError, PipelineError, Retryable
 from include.gateway.access_tokens import AccessTokens
@@ -36,7 +37,6 @@ from include.gateway.app import Gateway
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.issuer_keys import IssuerKeys
 from include.gateway.limits import MAX_MESSAGE_BYTES
-from include.gateway.ports import Partition
 from include.gateway.server import Server
 from include.gateway.services import Services, build_services
 from include.gateway.tokens import Tokens

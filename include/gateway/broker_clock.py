@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from include.clock import Clock, epoch_ms
-from include.gateway.ports import Partition
+from include.contracts.offsets import Partition
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 
+from include.contracts.offsets import Partition
 from include.gateway.counters import Counters
-from include.gateway.ports import Failure, Partition, Producer, Record
+from include.gateway.ports import Failure, Producer, Record
 from include.gateway.supervision import Action, Rule
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,8 @@ from include.gateway.request import HEAD_END, Request, check_unfinished, new_id
 from include.logs import REQUEST, RequestIds
 
 if TYPE_CHECKING:
-    from include.gateway.server import Admitted, Server
+    from include.gateway.application import Admitted
+    from include.gateway.server import Server
 
 _LINGER_S = 2.0  # input is read and dropped for so long after a refusal: a reset would lose the answer
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

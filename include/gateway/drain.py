@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 from include.clock import Clock, rfc3339
 from include.contracts.headers import REPLAYED_AT, TRACEPARENT
+from include.contracts.offsets import Partition
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.pace import Pace
-from include.gateway.ports import Failure, FallbackStore, Partition, Producer, Record, StoreUnavailable, Waiting
+from include.gateway.ports import Failure, FallbackStore, Producer, Record, StoreUnavailable, Waiting
 from include.gateway.supervision import Action, rule_for
 from include.spans import Tracer, batch_span, messaging
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from include.clock import Clock
 from include.contracts.headers import EVENT_ID
+from include.contracts.offsets import Partition
 from include.contracts.topics import Topic
 from include.errors import PipelineError, Retryable
 
@@ -62,10 +63,6 @@ class Failure:
     reason: str
     fatal: bool = False
     generation: int = 0
-
-
-Partition = tuple[str, int]
-"""A topic's name and the number of one of its partitions; -1 for a topic that does not exist yet."""
 
 
 OnAppend = Callable[[Partition, int, int], None]

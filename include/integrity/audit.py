@@ -3,10 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 from include.adapters.kafka.admin import topics_below
-from include.adapters.kafka.audit import PRODUCERS, audit_cluster, misplaced_records, producer_drifts
+from include.adapters.kafka.audit import audit_cluster, misplaced_records, producer_drifts
+from include.adapters.kafka.producer import producer_config
+from include.contracts.topics import PRODUCER_SETTINGS, PYTHON_PRODUCER_SETTINGS, SINK_SETTINGS
 from include.gateway.limits import MAX_MESSAGE_BYTES
 from include.integrity.findings import Finding, Severity
 from include.integrity.page_model import DayStatus, load_rows, rate_text
+from include.kafka_connection import KafkaConnection
 from include.settings import Settings, listed_pipelines
 
 RUNBOOK = "audit_kafka"
@@ -19,6 +22,15 @@ AUDITED: Mapping[str, Severity] = {
 }
 
 
+# by producer: the contract's settings, its own, and where they are set
+PRODUCERS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object], str]] = {
+    "gateway": (
+        PYTHON_PRODUCER_SETTINGS,
+        producer_config(KafkaConnection(""), 1.0),
+        "producer_config in include/gateway/kafka_producer.py",
+    ),
+    "stream": (PRODUCER_SETTINGS, SINK_SETTINGS, "SINK_SETTINGS in include/contracts/topics.py"),
+}
 STREAM_AUDITED: Mapping[str, Severity] = {"stream_duplicates": "warning"}
 
 

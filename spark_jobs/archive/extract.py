@@ -8,9 +8,9 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.kafka.offsets import Offsets
 from include.archive.store import ArchivedFile, ArchiveStore, BoardFiles
 from include.contracts.day import Day
+from include.contracts.offsets import Offsets
 from spark_jobs.archive.files import ArchiveFolder, FileWriter, Origin
 from spark_jobs.archive.rows import DAY, DELETED, ID, RECORDS
 from spark_jobs.batch.splits import ColumnsFile, FileSplit

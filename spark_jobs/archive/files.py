@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from include.archive.storage import NewObject, Storage, open_storage
+from include.archive.open_storage import open_storage
+from include.archive.storage import NewObject, Storage
 from include.archive.store import MARKER, ArchivedFile, Kind
 from include.errors import MISCONFIGURED, ConfigurationError, PipelineError
 from include.s3_connection import S3Connection

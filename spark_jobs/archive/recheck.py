@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from include.adapters.arrow_rows import places_of
 from include.adapters.kafka.record_table import RAW
 from include.archive.store import ArchivedFile, ArchiveStore
 from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder
-from spark_jobs.batch.blobs import places_of
 from spark_jobs.batch.splits import FileSplit, read_columns
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import array, first_header, numbers
+from include.adapters.arrow_rows import array, first_header, member_schema, numbers
 from include.adapters.kafka.record_table import RAW
 from include.archive.store import ArchivedFile
 from include.contracts.definition import Definition
@@ -18,7 +18,6 @@ from include.contracts.topics import Topic
 from include.contracts.versions import OLDEST_FIRST
 from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.batch.raw_columns import RawColumns, longs
-from spark_jobs.batch.rows import member_schema
 from spark_jobs.batch.splits import OUTPUT_COORDINATES
 from spark_jobs.speed.json_columns import JsonColumns
 from spark_jobs.speed.record_decoder import read_record
@@ -74,7 +73,7 @@ class DatedRows:
 
 
 class VersionRows:
-    """Decodes records of the table into versions of its keys, with the columns of `rows.member_schema`."""
+    """Decodes records of the table into versions of its keys, with the columns of `arrow_rows.member_schema`."""
 
     def __init__(self, definition: Definition) -> None:
         self.schema = member_schema(definition)

@@ -141,9 +141,3 @@ def unpacked(blobs: Iterable[bytes], schema: pa.Schema) -> pa.Table:
     """Return the rows of these blobs as one table."""
     batches = [pa.ipc.read_record_batch(pa.py_buffer(blob), schema) for blob in blobs]
     return pa.Table.from_batches(batches, schema).combine_chunks()
-
-
-def places_of(partitions: pa.ChunkedArray | pa.Array, offsets: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Pack partition and offset into one 64-bit number, for lookups. The offset has 44 bits: 17 trillion records."""
-    joined = pc.add_checked(pc.shift_left(partitions.cast(pa.int64()), 44), offsets)
-    return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined

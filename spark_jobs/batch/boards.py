@@ -17,6 +17,7 @@ from include.adapters.arrow_rows import (
     event_ids,
     first_header,
     newest_versions,
+    places_of,
 )
 from include.adapters.postgres.generation_store import Excluded
 from include.contracts import headers as h
@@ -25,7 +26,6 @@ from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN
 from include.contracts.reject import Reject
 from include.contracts.validation import is_timestamp, parse_timestamp
-from spark_jobs.batch.blobs import places_of
 from spark_jobs.batch.raw_columns import RawColumns
 
 MISPLACED_US = 24 * 60 * 60 * 1_000_000  # further apart, `createdAt` and Kafka's timestamp mean that a clock is wrong

@@ -5,39 +5,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import TIMES, array, arrow_type
+from include.adapters.arrow_rows import array, places_of
 from include.adapters.postgres.generation_store import Duplicate, Excluded
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.sql.named import COORDINATES
-from spark_jobs.batch.blobs import places_of
 from spark_jobs.transforms.join_rule import authors_of_history
 
 PENDING = "its member was not known, or was deleted before"
-
-
-def member_schema(definition: Definition) -> pa.Schema:
-    """Return the schema of members' versions: key, columns of the result, coordinates, version."""
-    table = definition.table
-    key = table.field(table.key_field)
-    kept = [table.field(each.source) for each in definition.columns if each.side == "table"]
-    kept = [field for field in table.fields if field in kept and field != key]
-    return pa.schema([
-        *((field.column, arrow_type(field)) for field in (key, *kept)), ("partition", pa.int32()),
-        ("offset", pa.int64()), ("version_at", TIMES), ("deleted", pa.bool_()),
-    ])  # fmt: skip
-
-
-def candidate_schema(definition: Definition) -> pa.Schema:
-    """Return the schema of the day's boards before versions are chosen: key, columns of the result, coordinates."""
-    stream = definition.stream
-    kept = [stream.key_field, definition.join_field]
-    kept += [each.source for each in definition.columns if each.side == "stream"]
-    return pa.schema([
-        *((stream.field(name).column, arrow_type(stream.field(name))) for name in dict.fromkeys(kept)),
-        ("version_at", TIMES), ("partition", pa.int32()), ("offset", pa.int64()), ("event_id", pa.string()),
-        ("replayed", pa.bool_()),
-    ])  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import array, first_header, numbers
+from include.adapters.arrow_rows import array, candidate_schema, first_header, member_schema, numbers
 from include.adapters.kafka.record_table import RAW
 from include.adapters.postgres.arrow_copy import copy_rows
 from include.adapters.postgres.generation_store import Counts, GenerationStore, Part
@@ -21,7 +21,7 @@ from include.settings import DatabaseSettings
 from spark_jobs.batch.blobs import Blob, Buckets, Gathered, Kind, buckets_of, needed_rows, unpacked
 from spark_jobs.batch.boards import BROKEN, CHOSEN, SOURCES, VERSIONS, BoardReader, decide, without_forgotten
 from spark_jobs.batch.raw_columns import RawColumns, longs
-from spark_jobs.batch.rows import candidate_schema, day_rows, member_schema
+from spark_jobs.batch.rows import day_rows
 from spark_jobs.batch.splits import (
     OUTPUT_COORDINATES,
     ColumnsFile,

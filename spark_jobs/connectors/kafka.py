@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from include.adapters.kafka.offsets import OffsetReader, Offsets
+from include.adapters.kafka.offsets import OffsetReader
+from include.contracts.offsets import Offsets
 from include.contracts.topics import SINK_SETTINGS
 from include.errors import MissingRange
 from include.kafka_connection import KafkaConnection

@@ -5,7 +5,7 @@ import shutil
 import time
 from pathlib import Path
 
-from include.adapters.kafka.offsets import OffsetRange, Offsets
+from include.contracts.offsets import OffsetRange, Offsets
 from spark_jobs.speed.presence import is_running
 
 LEFT_S = 3600.0

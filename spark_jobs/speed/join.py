@@ -13,13 +13,13 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from include.adapters.kafka.offsets import OffsetRange, Offsets
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.pending_store import Coordinates, PendingRecord, PendingStore, StoredRecord
 from include.clock import instant_of
 from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import Definition
+from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.reject import Reject
 from include.errors import DatabaseUnavailable
 from include.failpoints import failpoint, failpoint_records

@@ -3,9 +3,9 @@
 import logging
 import threading
 
-from include.adapters.kafka.offsets import Offsets
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.offset_ledger import OffsetLedger
+from include.contracts.offsets import Offsets
 from include.errors import DatabaseUnavailable
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,10 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from include.adapters.arrow_rows import TIMES, arrow_type
-from include.adapters.kafka.offsets import OffsetRange, OffsetReader, Offsets
+from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.topic_tail import TopicTail
 from include.contracts.definition import Definition
+from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.reject import Reject
 from include.errors import TableReplaced
 from include.failpoints import failpoint

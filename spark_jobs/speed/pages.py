@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
-from include.adapters.kafka.offsets import OffsetRange, Offsets
+from include.contracts.offsets import OffsetRange, Offsets
 
 SIZE = "_bytes"
 _FEW_HEADERS = 10  # a record of the join has at most nine

@@ -7,9 +7,10 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from include.adapters.kafka.offsets import OffsetReader, Offsets
+from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.offset_ledger import Entry, OffsetLedger
+from include.contracts.offsets import Offsets
 from include.errors import LedgerBeyondEnd, PositionRefused, RangeExpired, TopicReplaced
 
 SEVEREST_FIRST = (TopicReplaced, LedgerBeyondEnd, RangeExpired)

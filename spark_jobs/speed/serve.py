@@ -11,13 +11,13 @@ from itertools import chain
 import pyarrow as pa
 
 from include.adapters.arrow_rows import array, first_header
-from include.adapters.kafka.offsets import OffsetRange
 from include.adapters.kafka.record_table import record_table
 from include.adapters.kafka.topic_tail import TopicTail
 from include.adapters.postgres.live_table_sink import LiveTableSink
 from include.adapters.postgres.served_batch import ends_of, holds_record, reject_records
 from include.contracts.definition import Definition
 from include.contracts.headers import TRACEPARENT
+from include.contracts.offsets import OffsetRange
 from include.contracts.reject import Reject
 from include.errors import Transient
 from include.failpoints import failpoint_records

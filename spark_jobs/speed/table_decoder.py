@@ -3,16 +3,15 @@
 import pyarrow as pa
 from confluent_kafka import Message
 
-from include.adapters.arrow_rows import newest_versions
+from include.adapters.arrow_rows import member_schema, newest_versions
 from include.adapters.kafka.record_table import record_times
 from include.contracts.definition import Definition
 from include.contracts.reject import Reject
 from spark_jobs.batch.raw_columns import RawColumns
-from spark_jobs.batch.rows import member_schema
 
 
 class TableDecoder:
-    """Rows with the columns of `rows.member_schema`, and the rejects."""
+    """Rows with the columns of `arrow_rows.member_schema`, and the rejects."""
 
     def __init__(self, definition: Definition) -> None:
         self.rejects: list[Reject] = []

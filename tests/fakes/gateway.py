@@ -9,6 +9,7 @@ from dataclasses import replace
 from include.adapters.kafka.partitioner import place
 from include.adapters.postgres.system_of_record import require_not_ahead
 from include.clock import epoch_ms, rfc3339
+from include.contracts.offsets import Partition
 from include.contracts.site import BOARD_DETAIL_PIPELINE
 from include.contracts.topics import Topic
 from include.errors import DatabaseUnavailable
@@ -20,7 +21,6 @@ from include.gateway.ports import (
     KeyReused,
     Loss,
     OnAppend,
-    Partition,
     Record,
     Saved,
     SetAside,

@@ -13,10 +13,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from hypothesis import Phase, example, given
 from hypothesis import strategies as st
 
-from include.adapters.kafka.offsets import OffsetRange, OffsetReader
+from include.adapters.kafka.offsets import OffsetReader
 from include.clock import SystemClock, rfc3339
 from include.contracts import headers as h
 from include.contracts.day import Day
+from include.contracts.offsets import OffsetRange
 from include.contracts.reject import Reject
 from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from include.adapters.arrow_rows import member_schema
 from include.clock import rfc3339
 from include.contracts import headers as h
 from include.contracts.day import Day
@@ -16,7 +17,6 @@ from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.batch.member_preload import PreloadedMembers
 from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.batch.rebuild import build
-from spark_jobs.batch.rows import member_schema
 from tests.fakes.events import board, member
 from tests.support.examples import examples
 from tests.support.oracle import Version, day_of

@@ -24,8 +24,8 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from include.adapters.kafka.offsets import OffsetRange
 from include.clock import epoch_ms, rfc3339
+from include.contracts.offsets import OffsetRange
 from include.errors import NothingBuilt, StaleRun
 from include.integrity import late_members
 from include.integrity.covering import cover

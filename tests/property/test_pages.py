@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from include.adapters.kafka.offsets import OffsetRange
+from include.contracts.offsets import OffsetRange
 from spark_jobs.schemas import RECORD
 from spark_jobs.speed.pages import _size, pages, parts_of, share_of
 

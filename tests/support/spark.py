@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from include.adapters.kafka.offsets import OffsetRange, Offsets
 from include.contracts import headers as h
+from include.contracts.offsets import OffsetRange, Offsets
 from include.settings import SparkSettings
 from spark_jobs.connectors.session import BATCH_CONFIGURATION, STREAM_CONFIGURATION, open_session
 from spark_jobs.schemas import RECORD

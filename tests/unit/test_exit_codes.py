@@ -23,7 +23,7 @@ from spark_jobs.archive.files import ArchiveDamaged
 from tests.support.errors import pipeline_errors
 
 COMMANDS = {
-    "include.adapters.kafka.admin": ["create-topics"],
+    "stack.create_topics": [],
     "include.gateway.__main__": [],
     "include.gateway.reconcile": [],
     "include.gateway.replay": [],

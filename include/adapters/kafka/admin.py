@@ -1,24 +1,20 @@
-"""Creates the topics of the contracts: `python -m include.adapters.kafka.admin create-topics`."""
+"""Creates the topics of the contracts, and compares the existing ones with them."""
 
-import argparse
 import logging
-import sys
 from collections.abc import Collection
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from include.adapters.files.cluster_file import require_own_cluster
 from include.adapters.kafka.access import broker_errors
 from include.adapters.kafka.audit import TIMEOUT_S, alter_command, topic_drifts
 from include.adapters.kafka.client_log import client_settings
-from include.command import as_command
 from include.contracts.pipelines import TOPICS
 from include.contracts.topics import Topic
 from include.errors import ContractMismatch
 from include.kafka_connection import KafkaConnection
 from include.retry import retry_transient
-from include.settings import KafkaSettings, Settings
+from include.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
 
@@ -103,24 +99,3 @@ def _create(admin: AdminClient, topic: Topic, kafka: KafkaSettings) -> bool:
                 raise
             return False
     return True
-
-
-@as_command
-def main() -> int:
-    """Create the missing topics.
-
-    Exit codes: 75 the broker does not answer; 78 a topic differs from its contract, or another cluster answers.
-    """
-    parser = argparse.ArgumentParser(description="Create the missing topics of the pipeline.")
-    parser.add_argument("action", choices=["create-topics"])
-    parser.parse_args()
-    settings = Settings.from_environment()
-    # If the gateway's store is on this machine, it shows whether this is the cluster of another stack.
-    require_own_cluster(settings.kafka.connection, [settings.gateway.fallback_dir], TIMEOUT_S)
-    created = create_topics(settings.kafka)
-    log.info("topics created: %s", ", ".join(created) or "none, all exist as the contract says")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

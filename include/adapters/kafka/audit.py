@@ -15,24 +15,13 @@ from include.adapters.kafka.access import broker_errors
 from include.adapters.kafka.client_log import client_settings
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.partitioner import partition_of
-from include.adapters.kafka.producer import producer_config
 from include.adapters.kafka.range_reader import RangeReader
-from include.contracts.topics import PARTITIONER, PRODUCER_SETTINGS, PYTHON_PRODUCER_SETTINGS, SINK_SETTINGS, Topic
-from include.kafka_connection import KafkaConnection
+from include.contracts.topics import PARTITIONER, Topic
 from include.settings import KafkaSettings
 
 TIMEOUT_S = 15
 NEWEST_RECORDS = 100  # per partition, of which the partition is checked
 Kind = Literal["brokers_missing", "topic_missing", "topic_drift", "topic_under_replicated", "producer_drift"]
-# by producer: the contract's settings, its own, and where they are set
-PRODUCERS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object], str]] = {
-    "gateway": (
-        PYTHON_PRODUCER_SETTINGS,
-        producer_config(KafkaConnection(""), 1.0),
-        "producer_config in include/adapters/kafka",
-    ),
-    "stream": (PRODUCER_SETTINGS, SINK_SETTINGS, "SINK_SETTINGS in include/contracts/topics.py"),
-}
 
 
 @dataclass(frozen=True)
@@ -59,7 +48,7 @@ def audit_cluster(kafka: KafkaSettings, topics: Collection[Topic]) -> list[Drift
     there = [topic for topic in topics if topic.name in metadata.topics]
     missing = [
         Drift("topic_missing", topic.name, f"topic {topic.name} does not exist",
-              "python -m include.adapters.kafka.admin create-topics")
+              "python -m stack.create_topics")
         for topic in topics if topic not in there
     ]  # fmt: skip
     return [*_brokers(kafka, sorted(metadata.brokers)), *missing, *_topics(admin, kafka, there, with_state=True)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from include.gateway.ports import Partition
+from include.contracts.offsets import Partition
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIER = 0x5BD1E995

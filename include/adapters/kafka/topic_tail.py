@@ -5,8 +5,8 @@ from contextlib import closing
 
 from confluent_kafka import Message
 
-from include.adapters.kafka.offsets import OffsetRange, Offsets
 from include.adapters.kafka.range_reader import READ_TIMEOUT_S, RangeReader
+from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.record_time import record_time
 from include.contracts.reject import Reject
 from include.kafka_connection import KafkaConnection

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from include.adapters.kafka.audit import PRODUCERS, producer_drifts
+from include.adapters.kafka.audit import producer_drifts
 from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
+from include.integrity.audit import PRODUCERS
 from spark_jobs.connectors.kafka import PRODUCER_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -49,7 +50,7 @@ def test_each_setting_that_differs_is_a_drift_with_its_remedy(name, value):
     assert drift.state == (
         f"the producer of the gateway has {name}={state}, the contract says {PYTHON_PRODUCER_SETTINGS[name]}"
     )
-    assert drift.remedy == "set it in producer_config in include/adapters/kafka, then restart the gateway"
+    assert drift.remedy == "set it in producer_config in include/gateway/kafka_producer.py, then restart the gateway"
 
 
 def test_a_value_may_be_no_text():

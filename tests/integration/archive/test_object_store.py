@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from include.adapters.s3.access import bucket_policy
-from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept, open_storage
+from include.archive.open_storage import open_storage
+from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ConfigurationError
 from spark_jobs.archive.archiver import archive_topics

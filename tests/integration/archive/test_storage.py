@@ -17,7 +17,8 @@ import pytest
 from include.adapters.s3 import bucket_storage, client
 from include.adapters.s3.bucket_check import ArchiveBucket
 from include.adapters.s3.client import StorageRefused
-from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept, open_storage
+from include.archive.open_storage import open_storage
+from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept
 from include.errors import ConfigurationError
 from include.s3_connection import S3Connection
 from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder

@@ -103,7 +103,7 @@ def test_move_that_a_person_names_is_followed_and_any_other_command_refuses(clus
     assert gateway.run("include.gateway.replay").wait(60) == MISCONFIGURED
     assert f"--move-to-cluster {present}" in gateway.log.read_text()
     assert gateway.run("include.gateway.reconcile", "--dry-run").wait(60) == MISCONFIGURED
-    assert gateway.run("include.adapters.kafka.admin", "create-topics").wait(60) == MISCONFIGURED
+    assert gateway.run("stack.create_topics").wait(60) == MISCONFIGURED
     assert not answered.keys() & event_ids(clusters.foreign)
     assert gateway.run("include.gateway.replay", "--move-to-cluster", present).wait(60) == OK
     assert gateway.run("include.gateway.replay").wait(60) == OK

@@ -115,7 +115,7 @@ def test_a_missing_topic_is_a_drift_and_hides_no_other(settings, capsys):
         ("topic_drift", "board retention.ms", "warning"),
     ]
     assert main(["audit"]) == LOOK
-    assert "python -m include.adapters.kafka.admin create-topics" in capsys.readouterr().out
+    assert "python -m stack.create_topics" in capsys.readouterr().out
 
 
 def test_records_that_another_partitioner_placed_are_a_drift_and_those_of_the_gateways_are_none(settings):

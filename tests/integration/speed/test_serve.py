@@ -9,11 +9,11 @@ from contextlib import closing
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.kafka.offsets import OffsetRange
 from include.adapters.kafka.record_table import record_table
 from include.adapters.kafka.topic_tail import TopicTail
 from include.adapters.postgres.served_batch import live_columns
 from include.contracts import headers as h
+from include.contracts.offsets import OffsetRange
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import BrokerUnavailable, LedgerConflict, MissingRange
 from include.kafka_connection import KafkaConnection

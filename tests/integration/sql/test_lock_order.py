@@ -15,7 +15,6 @@ from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.forgotten import ForgottenStore
 from include.adapters.postgres.offset_ledger import Move, OffsetLedger
 from include.adapters.postgres.pending_store import PendingRecord, PendingStore
-from include.adapters.postgres.recheck_store import RecheckStore, RejectedRecord
 from include.clock import rfc3339
 from include.integrity.covering import cover
 from include.integrity.late_members import find_late_members
@@ -23,6 +22,7 @@ from include.integrity.pruning import collect_orphans, prune
 from include.integrity.publication import redo, undo
 from include.integrity.replaced_topic import take_out_of_cuts
 from include.sql.named import PipelineConnection
+from spark_jobs.recheck_store import RecheckStore, RejectedRecord
 from tests.fakes.events import member
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone

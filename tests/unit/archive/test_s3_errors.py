@@ -11,7 +11,8 @@ from botocore.stub import Stubber
 from include.adapters.s3 import client
 from include.adapters.s3.access import bucket_policy
 from include.adapters.s3.client import StorageRefused, client_of, translated
-from include.archive.storage import StorageDenied, StorageUnavailable, open_storage
+from include.archive.open_storage import open_storage
+from include.archive.storage import StorageDenied, StorageUnavailable
 from include.errors import ConfigurationError
 from include.s3_connection import S3Connection
 

@@ -4,8 +4,8 @@ import datetime as dt
 
 import pytest
 
-from include.adapters.kafka.offsets import OffsetRange
 from include.contracts.day import Day
+from include.contracts.offsets import OffsetRange
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import MissingRange
 from spark_jobs.batch.sources import (

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.adapters.kafka.offsets import OffsetRange
 from include.adapters.postgres.stream_trials import Trial
+from include.contracts.offsets import OffsetRange
 from include.errors import BrokerUnavailable, PipelineError, RecordsRefused
 from spark_jobs.speed.isolated import first_batch
 from spark_jobs.speed.isolation import MAX_FAILURES, MAX_REJECTED_IN_A_ROW, Isolation
