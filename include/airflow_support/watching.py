@@ -19,9 +19,9 @@ from include.clock import SystemClock, rfc3339
 from include.errors import DatabaseUnavailable
 from include.integrity import audit
 from include.integrity.alert_store import AlertStore
+from include.integrity.day_status import rate_text
 from include.integrity.findings import Event, Finding, Notice
 from include.integrity.notification import Send, notify, tell
-from include.integrity.page_model import rate_text
 from include.integrity.snapshot import read_snapshot
 from include.integrity.watch import database_silent, judge
 

@@ -7,8 +7,8 @@ from include.adapters.kafka.audit import audit_cluster, misplaced_records, produ
 from include.adapters.kafka.producer import producer_config
 from include.contracts.topics import PRODUCER_SETTINGS, PYTHON_PRODUCER_SETTINGS, SINK_SETTINGS
 from include.gateway.limits import MAX_MESSAGE_BYTES
+from include.integrity.day_status import DayStatus, load_statuses, rate_text
 from include.integrity.findings import Finding, Severity
-from include.integrity.page_model import DayStatus, load_rows, rate_text
 from include.kafka_connection import KafkaConnection
 from include.settings import Settings, listed_pipelines
 
@@ -64,8 +64,8 @@ def audit_kafka(settings: Settings) -> list[Finding]:
 
 def duplicates_by_day(settings: Settings) -> list[DayStatus]:
     """Return the published ones of the newest KAFKA_RETENTION_DAYS days. Blocks; raises DatabaseUnavailable."""
-    rows = load_rows(settings, "batch", settings.kafka.retention_days)
-    return [row.status for row in rows if row.status.duplicate_count is not None]
+    days = load_statuses(settings, "batch", settings.kafka.retention_days)
+    return [day for day in days if day.duplicate_count is not None]
 
 
 def audit_stream(days: Sequence[DayStatus], limit_percent: int) -> list[Finding]:

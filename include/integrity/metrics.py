@@ -17,8 +17,8 @@ from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.stream_progress import Pending
 from include.errors import ConfigurationError, DatabaseUnavailable
 from include.integrity.audit import AUDITED, STREAM_AUDITED
+from include.integrity.day_status import DayStatus, select_days
 from include.integrity.days import Window
-from include.integrity.page_model import DayStatus, select_days
 from include.integrity.snapshot import Snapshot, WatchedDay
 from include.integrity.watch import CONDITIONS, day_expiring, day_not_certified, lost_days
 from include.metrics_page import metrics_page

@@ -11,10 +11,11 @@ from include.integrity.caught_up import SpeedLayerLag
 from include.integrity.certificate import Certificate
 from include.integrity.comparison import Differences, Report, Sample
 from include.integrity.day_page import GenerationRow
+from include.integrity.day_status import counts_text, rate_text
 from include.integrity.days import AcknowledgedDay, DirtyDay
 from include.integrity.findings import Finding
 from include.integrity.gateway_stores import MissingStore
-from include.integrity.page_model import DayRow, counts_text, rate_text
+from include.integrity.page_model import DayRow
 from include.integrity.pruning import Orphan
 from include.integrity.publication import Moved, PublicationRow, Published
 from include.integrity.runs import Run

@@ -15,10 +15,10 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from include.adapters.postgres.stream_progress import Pending
+from include.integrity.day_status import DayStatus
 from include.integrity.days import Window
 from include.integrity.metrics import BatchMetrics, BatchState
 from include.integrity.metrics_app import create_metrics_app
-from include.integrity.page_model import DayStatus
 from include.settings import AlertSettings
 from spark_jobs.speed.driver_state import Batch, Done, TableSize
 from spark_jobs.speed.driver_view import DriverView, QueryView

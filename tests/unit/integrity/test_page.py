@@ -22,13 +22,14 @@ from include.integrity.author import Author
 from include.integrity.certificate import Term
 from include.integrity.comparison import Sample
 from include.integrity.day_page import Changed, DayPage, Difference, GenerationRow, LeftOut
+from include.integrity.day_status import DayStatus
 from include.integrity.days import Window
 from include.integrity.deadline import SearchTooLong
 from include.integrity.findings import Finding
 from include.integrity.gateways import Unsent
 from include.integrity.page import LANGUAGE_COOKIE, Sources, create_app, navigation
 from include.integrity.page_figures import calendar, corrections_chart
-from include.integrity.page_model import DayStatus, select_rows
+from include.integrity.page_model import select_rows
 from include.integrity.page_state import PipelineState
 from include.integrity.publication import PublicationRow
 from include.integrity.texts import Message
