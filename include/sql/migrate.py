@@ -13,14 +13,13 @@ from pathlib import Path
 import sqlalchemy
 from alembic import command
 from alembic.config import Config
-from alembic.util.exc import CommandError
 from psycopg2 import sql
 from psycopg2.errors import DeadlockDetected, LockNotAvailable
 
+from include.adapters.postgres import schema_revision
 from include.adapters.postgres.blocking_sessions import blocking_sessions
 from include.adapters.postgres.kept_zone import keep_zone
 from include.adapters.postgres.login_roles import save_login_role
-from include.adapters.postgres.schema_revision import newest_revision, other_pipeline
 from include.adapters.postgres.sessions import MIGRATION, connect, open_connection, open_session, own_errors
 from include.command import as_command
 from include.contracts.site import BOARD_DETAIL_PIPELINE
@@ -48,17 +47,17 @@ class MigrationBlocked(Transient):
     """A migration waits for a lock that other sessions hold."""
 
 
-def migrate(settings: Settings, revision: str = "head") -> str:
-    """Bring the database to a revision, else to the newest, and return its name.
+def migrate(settings: Settings) -> str:
+    """Bring the database to the newest revision, and return its name.
 
-    An empty database gets the newest schema from schema.sql. An older one at the newest revision also gets the columns
-    that the definition has since.
+    An empty database gets the schema from schema.sql. Another one gets the migrations since its revision, then the
+    columns that the definition has since.
     Each migration is a transaction. One that cannot have a lock within 2 s lets all others go on and is tried again,
     for a minute and a half; then MigrationBlocked is raised. Those before it stay done.
 
-    Raises DatabaseUnavailable; ContractMismatch when the definition changed in a way that the database cannot take, see
-    `evolve`; ConfigurationError when the time zone is another one than days were filed under, or
-    where an administrator has to make a role or give the database to pipeline_owner first.
+    Raises DatabaseUnavailable; ContractMismatch when its revision has no migration here, or when the definition changed
+    in a way that the database cannot take, see `evolve`; ConfigurationError when the time zone is another one than days
+    were filed under, or where an administrator has to make a role or give the database to pipeline_owner first.
 
     With a superuser's password the roles are made (or their passwords renewed) first; without, they must exist.
     """
@@ -93,22 +92,40 @@ def migrate(settings: Settings, revision: str = "head") -> str:
                 cursor.execute(query("select_is_migrated", cursor))
                 is_migrated, is_of_another = cursor.fetchone()
                 if is_of_another:
-                    raise other_pipeline(settings.database)
-                if revision == "head" and not is_migrated:
+                    raise schema_revision.other_pipeline(settings.database)
+                if not is_migrated:
                     return _create(settings.database)
-                revised = _upgrade(settings.database, revision)
-                if revision == "head":
-                    _evolve(settings.database)
-                return revised
+                cursor.execute(query("select_revision", cursor))
+                found = cursor.fetchone()
+                _require_known(found and found[0], settings.database.name)
+                revision = _upgrade(settings.database)
+                _evolve(settings.database)
+                return revision
 
-            revised = retry_transient(upgrade, MAX_WAIT_S)
-            if revision == "head":
-                keep_zone(cursor, settings.timezone)
+            revision = retry_transient(upgrade, MAX_WAIT_S)
+            keep_zone(cursor, settings.timezone)
             cursor.execute(
                 query("save_setting", cursor),
                 {"name": "retention_days", "value": str(settings.kafka.retention_days)},
             )
-    return revised
+    return revision
+
+
+def _require_known(revision: str | None, database: str) -> None:
+    """Raise ContractMismatch if no migration here leads on from the database's revision; None is no revision."""
+    known = schema_revision.revisions()
+    if revision is not None and revision > known[-1]:
+        raise ContractMismatch(
+            f"a later version migrated the database (to revision {revision}); update to it, or restore a backup from"
+            " before that (docs/runbooks/backup.md)",
+            newest=known[-1],
+        )
+    if revision not in known:
+        raise ContractMismatch(
+            f"database {database} is at revision {revision}, and this version migrates from {known[0]} on; migrate it"
+            f" to {known[0]} with an earlier version, or replace it by an empty one (locally `make clean`)",
+            oldest=known[0],
+        )
 
 
 def _make_roles(database: DatabaseSettings) -> None:
@@ -137,7 +154,7 @@ def _make_roles(database: DatabaseSettings) -> None:
 
 def _create(database: DatabaseSettings) -> str:
     """Make the schema of today in an empty database, in one transaction, and return its revision."""
-    revision = newest_revision()
+    revision = schema_revision.newest_revision()
     with connect(database, "pipeline_owner", "migrate", MIGRATION) as connection, connection.cursor() as cursor:
         cursor.execute(fill(SCHEMA.read_text(encoding="utf-8"), database.pipeline))
         make_view(cursor)
@@ -147,9 +164,9 @@ def _create(database: DatabaseSettings) -> str:
     return revision
 
 
-def _upgrade(database: DatabaseSettings, revision: str) -> str:
+def _upgrade(database: DatabaseSettings) -> str:
     config = Config()
-    scripts = str(_HERE / "migrations")
+    scripts = str(schema_revision.VERSIONS.parent)
     config.set_main_option("script_location", scripts.replace("%", "%%"))  # which the parser of options interpolates
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg2://", poolclass=sqlalchemy.NullPool,
@@ -157,16 +174,9 @@ def _upgrade(database: DatabaseSettings, revision: str) -> str:
     )  # fmt: skip
     with engine.connect() as connection:
         config.attributes["connection"] = connection
-        try:
-            session = connection.connection.driver_connection
-            assert session is not None
-            _unless_blocked(database, session.info.backend_pid, lambda: command.upgrade(config, revision))
-        except CommandError as exc:  # the revision that the database is at has no file here
-            raise ContractMismatch(
-                f"a later version migrated the database ({exc}); update to it, or restore a backup from before "
-                "that (docs/runbooks/backup.md)",
-                newest=newest_revision(),
-            ) from exc
+        session = connection.connection.driver_connection
+        assert session is not None
+        _unless_blocked(database, session.info.backend_pid, lambda: command.upgrade(config, "head"))
         return str(connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one())
 
 

@@ -1,5 +1,5 @@
--- The schema of a pipeline's database as it is today: what the migrations make, in one file. A new database is made from
--- it (see include.sql.migrate), an older one by the migrations; tests/contracts/sql/test_schema.py compares the two.
+-- The schema of a pipeline's database. A new database is made from it (see include.sql.migrate), and one of an earlier
+-- release gets the same schema by migrations; tests/contracts/sql/test_schema.py compares the two.
 -- A name in double braces stands for a name, or a list of columns, of the pipeline definition; see include.sql.named.
 
 DO $$

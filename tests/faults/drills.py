@@ -3,8 +3,8 @@
 restore: under load the stack is backed up; later a day is published, then PostgreSQL's data are lost. The stack is
 restored at a moment between, goes on, and the day is rebuilt and certified.
 
-upgrade: an earlier version runs under load, is backed up and upgraded to this one. The earlier version refuses the
-upgraded database; the backup is restored, and it goes on with that.
+upgrade: an earlier version runs under load, is backed up and upgraded to this one, with a migration that the drill
+makes up. The earlier version refuses the upgraded database; the backup is restored, and it goes on with that.
 
 After each, every event that was answered 2xx must be in its topic, the day must be exactly what the rules say of the
 topics, and the site's tables must have what the topics have. Exit codes are those of `tests/faults/frame.py`.
@@ -18,7 +18,6 @@ import random
 import shutil
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -29,11 +28,8 @@ from types import MappingProxyType
 
 import msgspec
 
-from include.adapters.postgres.schema_revision import newest_revision
 from include.clock import SystemClock
 from include.contracts.day import Day
-from include.contracts.pipelines import TOPICS
-from include.contracts.topics import LOG_APPEND_TIME
 from include.integrity.days import days_to_rebuild
 from include.settings import DEFAULT_PIPELINE, Settings
 from stack import env_file, environment
@@ -57,9 +53,10 @@ from tests.faults.stream_topics import TopicReader as LogReader
 from tests.faults.topic import TopicReader, copy_of
 from tests.faults.verdict import judge
 from tests.servers import wait_until
-from tests.support.broker import CREATE_TIME, PARTITIONS, set_timestamps
-from tests.support.clone import link_jars
+from tests.support.broker import PARTITIONS
+from tests.support.clone import copy_sources, link_jars, version_in
 from tests.support.gateway_process import ROOT, GatewayProcess
+from tests.support.migrations import VERSIONS, last_tag, make_up
 
 SERVICES = "gateway,stream"  # and what they need: Kafka and PostgreSQL
 _CLIENTS = 8
@@ -79,7 +76,7 @@ from stack import env_file
 env_file.ensure(Path(sys.argv[1]), json.loads(sys.argv[2]), state=Path(sys.argv[3]))
 """
 _RECONCILE = ("-m", "include.gateway.reconcile", "--min-age-s", "2")
-_VERSIONS = "include/sql/migrations/versions"
+_A_MIGRATION = "CREATE TABLE of_the_drill (day date)"
 
 Findings = dict[str, list[str]]
 
@@ -194,11 +191,8 @@ class Drill:
 
             wait_until(is_archived, _ARCHIVED_S, f"{last} is archived")
 
-    def findings(self, day: Day, has_timelines: bool = True) -> Findings:
-        """Return the broken promises of all loads, and of the published day.
-
-        `has_timelines`: the version writes back rows that a restore lost; without, the site's tables are not compared.
-        """
+    def findings(self, day: Day) -> Findings:
+        """Return the broken promises of all loads, and of the published day."""
         settings, bootstrap = self.settings, self.settings.kafka.bootstrap_servers
         pipeline = settings.pipeline
         copies = TopicReader(bootstrap, pipeline.stream.name, partial(copy_of, pipeline.stream.key_field)).read_on()
@@ -214,13 +208,12 @@ class Drill:
         log = Log(pipeline)
         for record in self._log_reader().read_on(pipeline.table.name, pipeline.stream.name):
             log.take(record)
-        if has_timelines:
-            newest = {key: max(of, key=lambda one: one.version) for key, of in log.table.items()}
-            kept = {row_id: dt.datetime.fromisoformat(at) for row_id, at, _ in present}
-            found["members that the topic has and the site has not, or has of another time"] = [
-                f"{key}: {kept.get(key)}, not {one.at}"
-                for key, one in newest.items() if not one.deleted and kept.get(key) != one.at
-            ]  # fmt: skip
+        newest = {key: max(of, key=lambda one: one.version) for key, of in log.table.items()}
+        kept = {row_id: dt.datetime.fromisoformat(at) for row_id, at, _ in present}
+        found["members that the topic has and the site has not, or has of another time"] = [
+            f"{key}: {kept.get(key)}, not {one.at}"
+            for key, one in newest.items() if not one.deleted and kept.get(key) != one.at
+        ]  # fmt: skip
         reader = DayReader(settings)
         published = reader.published(day)
         assert published is not None, f"{day} is not published"
@@ -307,73 +300,37 @@ def restore_drill(folder: Path, seed: int) -> Findings:
 
 def upgrade_drill(folder: Path, seed: int, ref: str) -> Findings:
     """Upgrade a version under load, go back by its backup, and go on."""
-    earlier, backup = version_in(folder / "earlier", ref), folder / "backup"
-    was = max(path.name[:4] for path in (earlier / _VERSIONS).glob("[0-9]*.py"))
-    has_timelines = "note_timeline" in (earlier / "include/sql/schema.sql").read_text()
-    has_append_times = LOG_APPEND_TIME in (earlier / "include/contracts/topics.py").read_text()
-    former_times = LOG_APPEND_TIME if has_append_times else CREATE_TIME
+    earlier, later, backup = version_in(folder / "earlier", ref), folder / "later", folder / "backup"
+    link_jars(Layout.of(earlier))
+    copy_sources(later)
+    [revision] = make_up(later / VERSIONS, _A_MIGRATION)
     with drill_in(folder, seed, earlier) as drill:
         day = Day.of(dt.datetime.fromisoformat(AT), drill.settings.timezone)
-        _tell(f"start {ref} with schema {was}, load, back up")
+        _tell(f"start {ref}, load, back up")
         drill.stack("up", "--only", SERVICES)
         with drill.load(_LOAD_S):
             drill.stack("backup", str(backup), root=ROOT)
-        _tell(f"upgrade to schema {newest_revision()} under load")
-        servers = drill.settings.kafka.bootstrap_servers
-        drill.root = ROOT
+        _tell(f"upgrade to schema {revision} under load")
+        drill.root = later
         with drill.load(_SHORT_S):
-            set_timestamps(servers, LOG_APPEND_TIME, *TOPICS)  # as `make up` asks for it
             print(drill.stack("up", "--only", SERVICES).splitlines()[0], flush=True)
         drill.night("upgraded", day)
         found = {f"upgraded: {promise}": where for promise, where in drill.findings(day).items()}
-        set_timestamps(servers, former_times, *TOPICS)
         drill.stack("down")
         _tell("the earlier version refuses the database; restore the backup, go back")
         former = folder / ".env.former"
         copy_private(backup / ENV_FILE, former)
         code, output = drill.try_stack("up", "--only", SERVICES, root=earlier, env_file=former)
-        if code == 0 or newest_revision() not in output:
+        if code == 0 or revision not in output:
             found["the earlier version does not refuse the later schema by its revision"] = [output]
         drill.stack("down")
         print(drill.stack("restore", str(backup), "--force"), end="", flush=True)
         drill.root = earlier
         drill.stack("up", "--only", SERVICES)
         with drill.load(_SHORT_S):
-            if has_timelines:
-                drill.step(*_RECONCILE)
+            drill.step(*_RECONCILE)
         drill.night("back", day)
-        return {**found, **{f"back: {promise}": at for promise, at in drill.findings(day, has_timelines).items()}}
-
-
-def version_in(folder: Path, ref: str) -> Path:
-    """Write the files of a commit to the folder, with the jars of this one; returns the folder."""
-    folder.mkdir(parents=True)
-    archive = folder.with_suffix(".tar")
-    subprocess.run(["git", "archive", "-o", str(archive), ref], cwd=ROOT, check=True)
-    with tarfile.open(archive) as files:
-        files.extractall(folder, filter="data")
-    archive.unlink()
-    link_jars(Layout.of(folder))
-    return folder
-
-
-def newest_earlier_version() -> str:
-    """Return the newest commit that an upgrade can start from: it has fewer migrations, all of which are here as well.
-
-    Raises AssertionError if there is none.
-    """
-    here = {(path.name, _git("hash-object", str(path))) for path in (ROOT / _VERSIONS).glob("[0-9]*.py")}
-    for commit in _git("log", "-m", "--first-parent", "--format=%H", "--", _VERSIONS).split():
-        # each line: mode SP type SP hash TAB path
-        lines = _git("ls-tree", f"{commit}:{_VERSIONS}").splitlines()
-        there = {(name, left.split()[2]) for left, _, name in (line.partition("\t") for line in lines)}
-        if {each for each in there if each[0][0].isdigit()} < here:
-            return commit
-    raise AssertionError("no earlier commit has a part of these migrations: name one with --ref")
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+        return {**found, **{f"back: {promise}": at for promise, at in drill.findings(day).items()}}
 
 
 def _tell(text: str) -> None:
@@ -384,7 +341,7 @@ def main() -> int:
     """Run the drills and print their findings."""
     parser = argparse.ArgumentParser(description="Restores and upgrades a local stack under load.")
     parser.add_argument("--drill", choices=["restore", "upgrade"], help="this one alone (default: both)")
-    parser.add_argument("--ref", help="the commit to upgrade from (default: the newest with fewer migrations)")
+    parser.add_argument("--ref", help="the commit to upgrade from (default: the last release, or HEAD)")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--pipeline", choices=[DEFAULT_PIPELINE], default=DEFAULT_PIPELINE)
     parser.add_argument("--folder", type=Path, help="a new one, where logs and data stay (default: kept on failure)")
@@ -399,7 +356,7 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
         found |= restore_drill(folder / "restore", arguments.seed)
     if arguments.drill != "restore":
         print("drill upgrade", flush=True)
-        found |= upgrade_drill(folder / "upgrade", arguments.seed, arguments.ref or newest_earlier_version())
+        found |= upgrade_drill(folder / "upgrade", arguments.seed, arguments.ref or last_tag() or "HEAD")
     frame.print_broken(found)
     return not found
 

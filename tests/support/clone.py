@@ -5,6 +5,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 from stack import env_file
@@ -21,13 +22,8 @@ class Clone:
     """
 
     def __init__(self, root: Path, **settings: str) -> None:
-        project = Layout.of()
-        for name in _FOLDERS:
-            shutil.copytree(project.root / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in _FILES:
-            shutil.copy(project.root / name, root / name)
+        copy_sources(root)
         self.layout = Layout.of(root)
-        link_jars(self.layout)
         first = random.randrange(20_000, 30_000)
         ports = (each.name for each in env_file.variables_of(settings) if each.port)
         env_file.ensure(self.layout.env_file, {**{name: str(first + n) for n, name in enumerate(ports)}, **settings})
@@ -38,6 +34,27 @@ class Clone:
             [sys.executable, *arguments], cwd=self.layout.root, env=_environment(), stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
+
+
+def copy_sources(root: Path) -> None:
+    """Copy the sources and the jars to the folder."""
+    project = Layout.of()
+    for name in _FOLDERS:
+        shutil.copytree(project.root / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in _FILES:
+        shutil.copy(project.root / name, root / name)
+    link_jars(Layout.of(root))
+
+
+def version_in(folder: Path, ref: str) -> Path:
+    """Write the files of a commit to the folder; returns the folder."""
+    folder.mkdir(parents=True)
+    archive = folder.with_suffix(".tar")
+    subprocess.run(["git", "archive", "-o", str(archive), ref], cwd=Layout.of().root, check=True)
+    with tarfile.open(archive) as files:
+        files.extractall(folder, filter="data")
+    archive.unlink()
+    return folder
 
 
 def link_jars(layout: Layout) -> None:

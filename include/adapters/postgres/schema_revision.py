@@ -1,7 +1,6 @@
 """Checks that the database has the schema of this version."""
 
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 from psycopg2 import ProgrammingError
@@ -13,14 +12,18 @@ from include.errors import ContractMismatch
 from include.settings import DatabaseSettings, Role, Settings
 from include.sql.named import query
 
-_VERSIONS = Path(__file__).resolve().parents[2] / "sql" / "migrations" / "versions"
+VERSIONS = Path(__file__).resolve().parents[2] / "sql" / "migrations" / "versions"
 _REMEDY = "run the migrations: python -m include.sql.migrate"
 
 
-@cache
+def revisions() -> list[str]:
+    """Return the revisions that have a migration in this version, the oldest first. Their files begin with them."""
+    return sorted(path.name[:4] for path in VERSIONS.glob("[0-9]*.py"))
+
+
 def newest_revision() -> str:
-    """Return the newest migration of this version. Files are named for their revision."""
-    return max(path.name[:4] for path in _VERSIONS.glob("[0-9]*.py"))
+    """Return the revision of a database that has the schema of this version."""
+    return revisions()[-1]
 
 
 def require_schema(database: DatabaseSettings, role: Role) -> None:

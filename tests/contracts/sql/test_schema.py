@@ -1,7 +1,10 @@
-"""schema.sql and site.sql create the same database as the migrations."""
+"""schema.sql and site.sql make the database that migrations make of the last release's."""
 
 import difflib
 import importlib
+import os
+import subprocess
+import sys
 
 import psycopg2
 import pytest
@@ -12,21 +15,28 @@ from include.errors import MISCONFIGURED, ContractMismatch
 from include.settings import Settings
 from include.sql.migrate import migrate
 from tests.support.catalogue import catalogue
+from tests.support.clone import version_in
 from tests.support.database import database_environment
+from tests.support.migrations import ROOT, last_tag
 from tests.unit.test_exit_codes import COMMANDS
 
 
 @pytest.fixture(scope="module")
-def databases(postgres):
-    """Connections to a database that the migrations made from nothing, and to one that schema.sql made."""
+def databases(postgres, tmp_path_factory):
+    """Connections to a database that the last release made and this version migrated, and to one that this one made.
+
+    Before the first release, both are made by this version, and the first is migrated again.
+    """
+    tag = last_tag()
+    release = version_in(tmp_path_factory.mktemp("release") / "code", tag) if tag else ROOT
     connections = {}
-    for name, revisions in (("migrated", ("0031", "head")), ("created", ("head",))):
+    for name in ("migrated", "created"):
         dsn = postgres.new_database(name)
-        settings = Settings.from_environment(
-            {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", **database_environment(postgres, name)}
-        )
-        for revision in revisions:
-            assert migrate(settings, revision) == (newest_revision() if revision == "head" else revision)
+        variables = {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", **database_environment(postgres, name)}
+        if name == "migrated":
+            subprocess.run([sys.executable, "-m", "include.sql.migrate"], cwd=release, check=True,
+                           env={**os.environ, "PYTHONPATH": str(release), **variables})  # fmt: skip
+        assert migrate(Settings.from_environment(variables)) == newest_revision()
         connections[name] = psycopg2.connect(dsn)
     yield connections
     for connection in connections.values():

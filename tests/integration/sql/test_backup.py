@@ -90,14 +90,13 @@ def test_a_restored_database_is_the_one_that_was_dumped(postgres, other, tmp_pat
     assert [board for board, *_ in rows(restored, SHOWN)] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("has_timelines", [True, False], ids=["a dump of today", "one without timelines"])
-def test_a_dump_restored_in_its_own_server_is_noted_in_each_pipelines_database(postgres, tmp_path, has_timelines):
+def test_a_dump_restored_in_its_own_server_is_noted_in_each_pipelines_database(postgres, tmp_path):
     postgres.new_database("restored_here")
     variables = environment(None, postgres, "restored_here", tmp_path) | {
         "PIPELINE": "", "PIPELINES": "board_detail,order_detail", "ORDER_DETAIL__DATABASE_NAME": "orders_here"
     }  # fmt: skip
     settings = Settings.from_environment(variables, "board_detail")
-    migrate(settings, "head" if has_timelines else "0047")
+    migrate(settings)
     orders = migrated(None, postgres, "orders_here", tmp_path, "order_detail")
     run_block("pg_dump", tmp_path, postgres, "restored_here")
     as_superuser(postgres, "DROP DATABASE restored_here")

@@ -1,27 +1,33 @@
-"""The rules for a migration: literal text, one after the other."""
+"""The rules for a migration: literal text, one after the other, one per release and named for it."""
 
 import ast
 import re
+import shutil
+import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 
-VERSIONS = sorted((Path(__file__).parents[3] / "include/sql/migrations/versions").glob("*.py"))
+from tests.support.migrations import ROOT, VERSIONS, last_tag, make_up
+
+BASELINE = "0054_baseline.py"
+FILES = sorted((ROOT / VERSIONS).glob("*.py"))
 
 
-@pytest.mark.parametrize("path", VERSIONS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_migration_is_literal_text(path):
     """An imported or computed value could change later, and a new database would differ from an upgraded one."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     imported = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert imported == ["from alembic import op"]
+    assert imported == ([] if path.name == BASELINE else ["from alembic import op"])
     computed = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
     assert computed == []
 
 
 def test_migrations_are_one_chain_in_the_order_of_their_names():
     revisions = []
-    for path in VERSIONS:
+    for path in FILES:
         revision, previous = re.search(
             r'^revision = "(\d{4})"\ndown_revision = (?:"(\d{4})"|None)$', path.read_text(encoding="utf-8"), re.M
         ).groups()
@@ -31,8 +37,90 @@ def test_migrations_are_one_chain_in_the_order_of_their_names():
     assert revisions == list(zip([None, *names], names, strict=False))
 
 
-# Before the rules; a migration that has landed is not edited.
-BEFORE_THE_RULES = {f"{number:04}" for number in range(1, 25)}
+def release_faults(root: Path) -> list[str]:
+    """Files of the repository's migrations that the next release cannot have, and the remedy for each."""
+    here, tag = {path.name: path.read_bytes() for path in (root / VERSIONS).glob("*.py")}, last_tag(root)
+    version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
+    if tag is None:
+        return [f"{name}: before the first release, change schema.sql" for name in sorted(here.keys() ^ {BASELINE})]
+    released = {Path(name).name: _git(root, "show", f"{tag}:{name}")
+                for name in _git(root, "ls-tree", "--name-only", tag, f"{VERSIONS}/").decode().split()}  # fmt: skip
+    found = [f"{name}: was released with {tag}, so it stays as it was"
+             for name, content in released.items() if here.get(name) != content]  # fmt: skip
+    added = sorted(here.keys() - released)
+    if added and f"v{version}" == tag:
+        return [*found, f"{', '.join(added)}: of the release after {tag}; set its version in pyproject.toml"]
+    name = f"{int(max(released)[:4]) + 1:04}_v{version.replace('.', '_')}.py"
+    return [*found, *(f"{other}: the migration of release {version} is {name}" for other in added if other != name)]
+
+
+def _git(root: Path, *arguments: str) -> bytes:
+    return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True).stdout
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the files do not say what was released: they are no clone")
+def test_a_release_has_one_migration_which_is_named_for_it():
+    assert release_faults(ROOT) == []
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A repository of version 0.1.0 with the baseline, committed."""
+    (tmp_path / VERSIONS).mkdir(parents=True)
+    shutil.copy(ROOT / VERSIONS / BASELINE, tmp_path / VERSIONS)
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "0.1.0"\n')
+    for command in (["init", "-q"], ["add", "."],
+                    ["-c", "user.name=t", "-c", "user.email=t@example.com", "commit", "-qm", "first"]):  # fmt: skip
+        _git(tmp_path, *command)
+    return tmp_path
+
+
+def release(repository):
+    """Tag 0.1.0, and begin 0.2.0."""
+    _git(repository, "tag", "v0.1.0")
+    assert release_faults(repository) == []
+    (repository / "pyproject.toml").write_text('[project]\nversion = "0.2.0"\n')
+    assert release_faults(repository) == []
+
+
+def test_before_the_first_release_there_is_the_baseline_alone(repository):
+    assert release_faults(repository) == []
+    make_up(repository / VERSIONS, "SELECT 1")
+    assert release_faults(repository) == ["0055_made_up.py: before the first release, change schema.sql"]
+
+
+def test_the_baseline_has_to_be_there(repository):
+    (repository / VERSIONS / BASELINE).unlink()
+    assert release_faults(repository) == [f"{BASELINE}: before the first release, change schema.sql"]
+
+
+def test_after_a_release_one_migration_is_named_for_the_next(repository):
+    release(repository)
+    make_up(repository / VERSIONS, "SELECT 1")
+    assert release_faults(repository) == ["0055_made_up.py: the migration of release 0.2.0 is 0055_v0_2_0.py"]
+    (repository / VERSIONS / "0055_made_up.py").rename(repository / VERSIONS / "0055_v0_2_0.py")
+    assert release_faults(repository) == []
+    make_up(repository / VERSIONS, "SELECT 2")
+    assert release_faults(repository) == ["0056_made_up.py: the migration of release 0.2.0 is 0055_v0_2_0.py"]
+
+
+def test_a_migration_needs_the_version_of_the_next_release(repository):
+    release(repository)
+    (repository / "pyproject.toml").write_text('[project]\nversion = "0.1.0"\n')
+    make_up(repository / VERSIONS, "SELECT 1")
+    assert release_faults(repository) == [
+        "0055_made_up.py: of the release after v0.1.0; set its version in pyproject.toml"
+    ]
+
+
+def test_a_released_migration_is_not_edited(repository):
+    release(repository)
+    (repository / VERSIONS / BASELINE).write_text("")
+    assert release_faults(repository) == [f"{BASELINE}: was released with v0.1.0, so it stays as it was"]
+    (repository / VERSIONS / BASELINE).unlink()
+    assert release_faults(repository) == [f"{BASELINE}: was released with v0.1.0, so it stays as it was"]
+
+
 _IN_A_FUNCTION = re.compile(r"CREATE (?:OR REPLACE )?FUNCTION.*?AS \$\$.*?\$\$", re.S)
 _CREATED = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?([\w.]+)")
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX (?!CONCURRENTLY )[^;]*? ON (?:ONLY )?([\w.%]+)")
@@ -64,8 +152,7 @@ def blocking_statements(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", [path for path in VERSIONS if path.name[:4] not in BEFORE_THE_RULES],
-                         ids=lambda path: path.stem)  # fmt: skip
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_migration_reads_no_table_while_others_wait(path):
     assert blocking_statements(path.read_text(encoding="utf-8")) == []
 
