@@ -316,7 +316,7 @@ def _assignments(path: Path) -> list[_Assignment]:
 def _refuse_unread(path: Path, assignments: Sequence[_Assignment]) -> None:
     """Raise StackError for a variable with a name like ours that occurs nowhere in the product.
 
-    It is mistyped, or was renamed, and its setting would have the default in silence.
+    Its setting would have the default in silence.
     """
     readers = [file for pattern in ("docker-compose.yaml", "stack/*.py", "include/*.py") for file in ROOT.glob(pattern)]
     read = set(_NAME.findall("\n".join(file.read_text(encoding="utf-8") for file in readers)))
@@ -330,7 +330,7 @@ def _refuse_unread(path: Path, assignments: Sequence[_Assignment]) -> None:
         ):
             raise StackError(
                 f"{path} line {each.line}: no setting has the name {each.name}, so the line has no effect: correct the "
-                "name or remove the line (CHANGELOG.md names settings that were renamed)"
+                "name or remove the line"
             )
 
 

@@ -1,7 +1,9 @@
 """The notes of a release, as its workflow takes them from the changelog."""
 
 import os
+import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import yaml
@@ -18,7 +20,9 @@ def notes(folder: Path, tag: str, changelog: str) -> subprocess.CompletedProcess
 
 
 def test_a_release_has_the_section_of_its_version(tmp_path):
-    log = "# Changelog\n\n## [Unreleased]\n\n- c\n\n## [1.10.0] - 2026-12-01\n\n- b\n\n## [1.1.0] - 2026-11-01\n\n- a\n"
+    log = (
+        "# Log\n\n## [2.0.0] - unreleased\n\n- c\n\n## [1.10.0] - 2026-12-01\n\n- b\n\n## [1.1.0] - 2026-11-01\n\n- a\n"
+    )
     assert notes(tmp_path, "v1.10.0", log).returncode == 0
     assert (tmp_path / "notes.md").read_text().split() == ["-", "b"]
     assert notes(tmp_path, "v1.1.0", log).returncode == 0
@@ -26,9 +30,19 @@ def test_a_release_has_the_section_of_its_version(tmp_path):
 
 
 def test_a_version_without_a_section_is_not_released(tmp_path):
-    answer = notes(tmp_path, "v2.0.0", "## [Unreleased]\n\n- c\n")
+    answer = notes(tmp_path, "v2.0.0", "## [2.0.1] - unreleased\n\n- c\n")
     assert (answer.returncode, answer.stderr) == (1, "CHANGELOG.md has no section for v2.0.0\n")
 
 
-def test_the_changelog_has_the_sections_that_it_looks_for(tmp_path):
-    assert notes(tmp_path, "v0.1.0", (ROOT / "CHANGELOG.md").read_text()).returncode == 0
+def test_a_section_without_a_date_is_not_released(tmp_path):
+    answer = notes(tmp_path, "v2.0.0", "## [2.0.0] - unreleased\n\n- c\n")
+    assert (answer.returncode, answer.stderr) == (1, "CHANGELOG.md calls v2.0.0 unreleased: write the date\n")
+
+
+def test_the_newest_section_is_that_of_the_version(tmp_path):
+    text = (ROOT / "CHANGELOG.md").read_text()
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    heading = re.search("^## .*$", text, re.MULTILINE)[0]
+    assert re.fullmatch(rf"## \[{re.escape(version)}\] - (unreleased|\d{{4}}-\d\d-\d\d)", heading)
+    dated = text.replace(heading, heading.replace("unreleased", "2026-12-01"))
+    assert notes(tmp_path, f"v{version}", dated).returncode == 0

@@ -84,7 +84,8 @@ def test_a_variable_that_nothing_reads_is_refused(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write("UNDO_DAYS=30\nMINE=1\nCOMPOSE_PROFILES=a\nAIRFLOW__CORE__X=1\n")
     before = path.read_text()
-    with pytest.raises(StackError, match=f"line {at}: no setting has the name UNDO_DAYS, so the line has no effect"):
+    remedy = "so the line has no effect: correct the name or remove the line"
+    with pytest.raises(StackError, match=f"line {at}: no setting has the name UNDO_DAYS, {remedy}$"):
         env_file.ensure(path)
     assert path.read_text() == before
     path.write_text(before.replace("UNDO_DAYS=30\n", ""))
