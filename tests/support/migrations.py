@@ -25,7 +25,9 @@ def upgrade() -> None:
 
 
 def last_tag(root: Path = ROOT) -> str | None:
-    """Return the tag of the last release before the commit that is checked out; None before the first."""
+    """Return the tag of the last release before the commit that is checked out; None if there is none, or no clone."""
+    if not (root / ".git").exists():
+        return None
     describe = ["git", "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*"]
     done = subprocess.run(describe, cwd=root, capture_output=True, text=True, check=False)
     return done.stdout.strip() or None

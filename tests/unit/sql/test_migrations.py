@@ -66,6 +66,8 @@ def test_a_release_has_one_migration_which_is_named_for_it():
 @pytest.fixture
 def repository(tmp_path):
     """A repository of version 0.1.0 with the baseline, committed."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not on PATH")
     (tmp_path / VERSIONS).mkdir(parents=True)
     shutil.copy(ROOT / VERSIONS / BASELINE, tmp_path / VERSIONS)
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "0.1.0"\n')
