@@ -48,8 +48,8 @@ clean-all: ## clean, then remove .state altogether; the next run downloads again
 backup: setup ## databases, archive, fallback store and .env, while the stack runs: make backup TO=folder
 	@$(STACK) backup $(if $(TO),"$(TO)")
 
-restore: setup ## a backup, when the stack is down: make restore FROM=folder; at a later moment: AT="2026-11-26 12:00:00+00:00"
-	@$(STACK) restore $(if $(FROM),"$(FROM)") $(if $(filter undefined,$(origin AT)),,--at "$(AT)") $(FORCED)
+restore: setup ## a backup, when the stack is down: make restore FROM=folder
+	@$(STACK) restore $(if $(FROM),"$(FROM)") $(FORCED)
 
 demo: setup ## the story of board_detail, told and checked on the terminal; another pipeline's: make demo P=order_detail
 	@$(STACK) up $(if $(P),--pipeline $(P))
@@ -94,7 +94,7 @@ cluster: setup ## three brokers, a database with a standby and a Spark cluster, 
 	@$(PY) -m tests.faults.stream_on_cluster $(if $(P),--pipeline $(P))
 	@$(PY) -m tests.faults.batch_on_cluster $(if $(P),--pipeline $(P))
 
-drill: setup ## a stack of its own restored at a moment, and updated from an earlier commit and back, under load: FROM=commit
+drill: setup ## a stack of its own restored from a backup, and updated from an earlier commit and back, under load: FROM=commit
 	@$(PY) -m tests.faults.drills $(if $(FROM),--ref $(FROM))
 
 bench: setup ## figures of gateway, stream and batch beside their peers, an hour and a half; needs wrk, a JDK and a quiet machine

@@ -64,7 +64,7 @@ def _run(arguments: argparse.Namespace, layout: Layout) -> int:
             from stack.restore import restore
 
             _end_in_order()
-            restore(layout, arguments.source, arguments.at, arguments.force)
+            restore(layout, arguments.source, arguments.force)
         case "stop" | "start" | "kill":
             from stack import control
 
@@ -140,7 +140,6 @@ def _parser() -> argparse.ArgumentParser:
     save.add_argument("to", type=Path, metavar="TO", help="a new folder")
     back = commands.add_parser("restore", help="restore a backup; the stack is down")
     back.add_argument("source", type=Path, metavar="FROM", help="the folder of a backup")
-    back.add_argument("--at", help='a time, such as "2026-11-26 12:00:00+00:00", or latest')
     back.add_argument("--force", action="store_true", help="replace the data of PostgreSQL, and .env")
     for name, text in (
         ("stop", "stop one service"),

@@ -74,11 +74,12 @@ def _write(layout: Layout, settings: Mapping[str, str], server: PostgresServer, 
     archives = archives_of(settings)
     try:
         states = {name: _state_of(settings, name, archives[name]) for name in archives}
-        consistent_at = _base_backup(settings, server, folder / POSTGRES)
+        _base_backup(settings, server, folder / POSTGRES)
     except (DatabaseUnavailable, psycopg2.Error) as exc:
         raise StackError(
             f"PostgreSQL cannot be read: {str(exc).strip().splitlines()[0]}; `make up`, then try again"
         ) from exc
+    copied_at = dt.datetime.now(dt.UTC)
     print("  databases copied")
     # After the databases: a file that their catalogue lists is there by now.
     for name, archive in archives.items():
@@ -98,10 +99,9 @@ def _write(layout: Layout, settings: Mapping[str, str], server: PostgresServer, 
         if source.exists():
             copy_private(source, folder / name)
     Manifest(
-        consistent_at=consistent_at.isoformat(),
+        copied_at=copied_at.isoformat(),
         version=version.present(layout),
         postgres_major=server.binaries.major,
-        system_identifier=server.system_identifier(),
         pipelines=states,
         checksums=checksums_of(folder),
     ).write(folder)
@@ -117,8 +117,8 @@ def _state_of(settings: Mapping[str, str], pipeline: str, archive: str) -> Pipel
         return PipelineState(name, revision, dict(cursor.fetchall()), where)
 
 
-def _base_backup(settings: Mapping[str, str], server: PostgresServer, folder: Path) -> dt.datetime:
-    """Copy the server's data with the log that makes them consistent; returns a time after that, by the server."""
+def _base_backup(settings: Mapping[str, str], server: PostgresServer, folder: Path) -> None:
+    """Copy the server's data, with the WAL written meanwhile, which makes them consistent."""
     command = [
         str(server.binaries.tool("pg_basebackup")), "--host", settings["DATABASE_HOST"], "--port", str(server.port),
         "--username", SUPERUSER, "--no-password", "--pgdata", str(folder), "--checkpoint=fast", "--wal-method=stream",
@@ -129,10 +129,6 @@ def _base_backup(settings: Mapping[str, str], server: PostgresServer, folder: Pa
     if result.returncode != 0:
         said = [line for line in result.stderr.strip().splitlines() if "error:" in line] or [result.stderr.strip()]
         raise StackError(f"the databases cannot be copied: {'; '.join(said)}")
-    with closing(as_superuser(settings)) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        now: dt.datetime = cursor.fetchone()[0]
-        return now.astimezone(dt.UTC)
 
 
 def copy_store(source: Path, target: Path) -> None:

@@ -1,6 +1,5 @@
 """The manifest of a backup: its versions and positions, and the checksums of its files. Written last."""
 
-import datetime as dt
 import hashlib
 import json
 import subprocess
@@ -32,19 +31,13 @@ class PipelineState:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A finished backup. `consistent_at`, in UTC: the earliest moment at which the server can be restored."""
+    """A finished backup. `copied_at`, in UTC: the end of the copy of the databases, whose state of then it restores."""
 
-    consistent_at: str
+    copied_at: str
     version: str
     postgres_major: int
-    system_identifier: str
     pipelines: Mapping[str, PipelineState]
     checksums: Mapping[str, str]
-
-    @property
-    def earliest(self) -> dt.datetime:
-        """The time of `consistent_at`."""
-        return dt.datetime.fromisoformat(self.consistent_at)
 
     def write(self, backup: Path) -> None:
         """Write it to the backup's folder."""

@@ -78,12 +78,11 @@ SECTIONS = (
         ),
     ),
     Section(
-        "PostgreSQL, and one password for each role that connects. POSTGRES_WAL_DIR: see docs/runbooks/backup.md.",
+        "PostgreSQL, and one password for each role that connects.",
         (
             Variable("DATABASE_HOST", "127.0.0.1"),
             Variable("DATABASE_PORT", "15432", port=True),
             Variable("DATABASE_NAME", "pipeline"),
-            Variable("POSTGRES_WAL_DIR"),
             _secret("POSTGRES_SUPERUSER_PASSWORD"),
             _secret("DB_OWNER_PASSWORD"),
             _secret("DB_GATEWAY_PASSWORD"),
@@ -176,7 +175,6 @@ _PATH_VARIABLES = (
     "STREAM_CHECKPOINT_DIR",
     "ARCHIVE_DIR",
     "LINEAGE_RECEIVER",
-    "POSTGRES_WAL_DIR",
     "SPARK_KAFKA_JARS_DIR",
     "SPARK_SCRATCH_DIR",
     "AIRFLOW_HOME",

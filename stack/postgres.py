@@ -11,7 +11,6 @@ from stack.errors import StackError
 from stack.ports import LOOPBACK
 from stack.postgres_binaries import PostgresBinaries
 from stack.unprivileged import command_prefix, ordinary_user
-from stack.wal_archive import WalArchive, history_of
 
 SUPERUSER = "postgres"
 UNFINISHED = "restore.unfinished"  # beside the data while a backup is restored
@@ -26,7 +25,6 @@ class PostgresServer:
     binaries: PostgresBinaries
     port: int
     superuser_password: str = field(repr=False)
-    wal_archive: WalArchive | None = None
 
     def prepare(self) -> None:
         """Create the data folder if there is none, which takes a second or two. Raises StackError if initdb fails.
@@ -36,45 +34,6 @@ class PostgresServer:
         """
         if self.data.with_name(UNFINISHED).exists():
             raise StackError(f"a restore into {self.data} did not end: run `make restore` again")
-        if self.wal_archive is not None:
-            self.wal_archive.prepare()
-        self._prepare_data()
-        if self.wal_archive is not None:
-            self.wal_archive.make_folder(self.history())
-
-    def system_identifier(self) -> str:
-        """Return the number that initdb gave to the data; a copy keeps it."""
-        return self._control_data()["Database system identifier"]
-
-    def end_of_log(self) -> tuple[str, int]:
-        """Return the state of data whose server does not run, and the position of the last checkpoint."""
-        found = self._control_data()
-        high, low = found["Latest checkpoint location"].split("/")
-        return found["Database cluster state"], (int(high, 16) << 32) + int(low, 16)
-
-    def _control_data(self) -> dict[str, str]:
-        command = [str(self.binaries.tool("pg_controldata")), "-D", str(self.data)]
-        result = subprocess.run(command, capture_output=True, text=True, check=False, env={"LC_ALL": "C"})
-        if result.returncode != 0:
-            raise StackError(f"{self.data} is damaged, or of another version: {result.stderr.strip()}; move that "
-                             "folder away, and restore a backup")  # fmt: skip
-        pairs = (line.partition(":") for line in result.stdout.splitlines())
-        return {name: value.strip() for name, _, value in pairs}
-
-    def history(self) -> str:
-        """Return the name of the history to which the data's log belongs."""
-        return history_of(self.data, self.system_identifier())
-
-    def save_fingerprint(self) -> None:
-        """Record the password that the data have, beside them."""
-        self._fingerprint_file.touch(mode=0o600)
-        self._fingerprint_file.write_text(self._fingerprint())
-
-    @property
-    def _fingerprint_file(self) -> Path:
-        return self.data.with_name("superuser.sha256")
-
-    def _prepare_data(self) -> None:
         fingerprint = self._fingerprint_file
         version = self.data / "PG_VERSION"
         if version.exists():
@@ -109,6 +68,11 @@ class PostgresServer:
         self.save_fingerprint()
         fresh.rename(self.data)  # last, so that an interrupted initdb leaves no data folder
 
+    def save_fingerprint(self) -> None:
+        """Record the password that the data have, beside them."""
+        self._fingerprint_file.touch(mode=0o600)
+        self._fingerprint_file.write_text(self._fingerprint())
+
     def command(self, death_signal: str | None = None) -> list[str]:
         """Return the command that runs the server in the foreground.
 
@@ -133,10 +97,12 @@ class PostgresServer:
             settings["reserved_connections"] = 60  # for the pipeline's roles and Airflow's
         if self.binaries.major >= 17:
             settings["max_notify_queue_pages"] = 64  # half a megabyte; NOTIFY is unused, but open to any role
-        if self.wal_archive is not None:
-            settings |= self.wal_archive.server_settings(self.history())
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [*self._prefix(death_signal), str(self.binaries.postgres), "-D", str(self.data), *options]
+
+    @property
+    def _fingerprint_file(self) -> Path:
+        return self.data.with_name("superuser.sha256")
 
     def _fingerprint(self) -> str:
         return hashlib.sha256(self.superuser_password.encode()).hexdigest()
@@ -153,5 +119,4 @@ class PostgresServer:
         return ["--no-locale", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
 
     def _prefix(self, death_signal: str | None = None) -> list[str]:
-        archive = () if self.wal_archive is None else (self.wal_archive.folder / "any",)
-        return command_prefix(ordinary_user(), (self.data, self.binaries.postgres, *archive), death_signal)
+        return command_prefix(ordinary_user(), (self.data, self.binaries.postgres), death_signal)

@@ -17,7 +17,7 @@ from include.errors import ConfigurationError
 from include.gateway import token_file
 from include.kafka_connection import SECRETS as KAFKA_SECRETS
 from include.settings import TRACING_SECRETS
-from stack import environment, leftovers, version, wal_archive
+from stack import environment, leftovers, version
 from stack.airflow_env import COMPONENTS, airflow_environment, write_password_file
 from stack.errors import StackError, one_line_errors
 from stack.kafka import KafkaBroker
@@ -26,7 +26,6 @@ from stack.pipelines import gateway_pipeline
 from stack.postgres import PostgresServer
 from stack.postgres_binaries import choose
 from stack.services import port_of, stream_services
-from stack.wal_archive import WalArchive
 
 _GATEWAY_SECRETS = (
     "DB_GATEWAY_PASSWORD",
@@ -52,7 +51,6 @@ def postgres_server(layout: Layout, settings: Mapping[str, str]) -> PostgresServ
         binaries=choose(layout.postgres / "binaries.json", os.environ),
         port=port_of(settings, "DATABASE_PORT"),
         superuser_password=settings["POSTGRES_SUPERUSER_PASSWORD"],
-        wal_archive=WalArchive(Path(folder)) if (folder := settings.get(wal_archive.SETTING)) else None,
     )
 
 

@@ -1,7 +1,7 @@
 """Drills on a local stack of their own: `python -m tests.faults.drills [--drill restore|upgrade] [--ref COMMIT]`.
 
-restore: under load the stack is backed up; later a day is published, then PostgreSQL's data are lost. The stack is
-restored at a moment between, goes on, and the day is rebuilt and certified.
+restore: under load the stack is backed up; later a day is published, then PostgreSQL's data are lost. The backup
+is restored, the stack goes on, and the day is rebuilt and certified.
 
 upgrade: an earlier version runs under load, is backed up and upgraded to this one, with a migration that the drill
 makes up. The earlier version refuses the upgraded database; the backup is restored, and it goes on with that.
@@ -20,11 +20,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 import msgspec
 
@@ -34,10 +33,8 @@ from include.integrity.days import days_to_rebuild
 from include.settings import DEFAULT_PIPELINE, Settings
 from stack import env_file, environment
 from stack.backup import ENV_FILE, copy_private
-from stack.databases import as_superuser
 from stack.layout import Layout
 from stack.run_service import write_gateway_tokens
-from stack.wal_archive import SETTING
 from tests.fakes.events import AT
 from tests.faults import frame
 from tests.faults.batch_parts import DayReader
@@ -66,9 +63,7 @@ _LOAD_BEGINS_S = 60.0
 _LOAD_ENDS_S = 120.0
 _CAUGHT_UP_S = 180.0
 _SETTLED_S = 2.0
-_ARCHIVED_S = 60.0
 _COMMAND_S = 400.0
-_NOW = "SELECT clock_timestamp()"
 _MAKE_ENV_FILE = """
 import json, sys
 from pathlib import Path
@@ -169,28 +164,6 @@ class Drill:
             wait_until(is_done, _CAUGHT_UP_S, f"the stream has caught up, see {self.layout.logs}")
             time.sleep(_SETTLED_S)
 
-    def now(self) -> dt.datetime:
-        """The server's time."""
-        settings = environment.load_settings(self.layout)
-        with closing(as_superuser(settings)) as connection, connection.cursor() as cursor:
-            cursor.execute(_NOW)
-            found: dt.datetime = cursor.fetchone()[0]
-            return found
-
-    def wait_until_archived(self) -> None:
-        """Wait until all of the log up to now is archived."""
-        settings = environment.load_settings(self.layout)
-        with closing(as_superuser(settings)) as connection, connection.cursor() as cursor:
-            connection.autocommit = True
-            cursor.execute("SELECT pg_walfile_name(pg_switch_wal())")
-            [last] = cursor.fetchone()
-
-            def is_archived() -> bool:
-                cursor.execute("SELECT last_archived_wal >= %s FROM pg_stat_archiver", (last,))
-                return bool(cursor.fetchone()[0])
-
-            wait_until(is_archived, _ARCHIVED_S, f"{last} is archived")
-
     def findings(self, day: Day) -> Findings:
         """Return the broken promises of all loads, and of the published day."""
         settings, bootstrap = self.settings, self.settings.kafka.bootstrap_servers
@@ -238,16 +211,14 @@ class Drill:
 
 
 @contextmanager
-def drill_in(
-    folder: Path, seed: int, root: Path = ROOT, more: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[Drill]:
+def drill_in(folder: Path, seed: int, root: Path = ROOT) -> Iterator[Drill]:
     """Yield a drill whose stack is down at first and at the end; `root` is the code that it begins with."""
     layout = Layout.of(state=folder / "state", env_file=folder / ".env")
     folder.mkdir(parents=True, exist_ok=True)
     first = random.randrange(20_000, 30_000)
     ports = [each.name for each in env_file.variables_of({}) if each.port]
     values = {name: str(first + n) for n, name in enumerate(ports)}
-    values |= {"KAFKA_PARTITIONS": str(PARTITIONS), **more}
+    values["KAFKA_PARTITIONS"] = str(PARTITIONS)
     layout.make_folders()
     # by the version that runs first: it refuses settings of a later one
     arguments = [str(layout.env_file), json.dumps(values), str(layout.state)]
@@ -262,30 +233,28 @@ def drill_in(
 
 
 def restore_drill(folder: Path, seed: int) -> Findings:
-    """Lose PostgreSQL's data after a publication, and restore them at a moment before it."""
+    """Lose PostgreSQL's data after a publication, and restore a backup that was made before it."""
     backup = folder / "backup"
-    with drill_in(folder, seed, more={SETTING: str(folder / "wal")}) as drill:
+    with drill_in(folder, seed) as drill:
         day = Day.of(dt.datetime.fromisoformat(AT), drill.settings.timezone)
         _tell("start, load, back up")
         drill.stack("up", "--only", SERVICES)
         with drill.load(_LOAD_S):
             drill.stack("backup", str(backup))
+        _tell(f"more load, publish and certify {day}")
         with drill.load(_LOAD_S):
-            moment = drill.now()
-        _tell(f"the moment is {moment}; publish and certify {day}, more load")
+            pass
         drill.night("before", day)
-        with drill.load(_SHORT_S):
-            drill.wait_until_archived()
         _tell("PostgreSQL's data are lost under load")
         with drill.load(_SHORT_S):
             drill.stack("stop", "postgres")
             shutil.rmtree(drill.layout.postgres / "data")
         drill.stack("down")
-        _tell(f"restore at {moment}, start")
-        print(drill.stack("restore", str(backup), "--at", str(moment)), end="", flush=True)
+        _tell("restore the backup, start")
+        print(drill.stack("restore", str(backup)), end="", flush=True)
         drill.stack("up", "--only", SERVICES)
         settings = drill.settings
-        assert DayReader(settings).published(day) is None, f"{day} is still published: the moment was not restored"
+        assert DayReader(settings).published(day) is None, f"{day} is still published: the backup was not restored"
         yesterday = Day.of(SystemClock().now(), day.zone).before()
         assert str(day) in days_to_rebuild(settings, yesterday), f"the night does not rebuild {day}"
         _tell("nothing is certified before reconcile; reconcile, load, rebuild, certify")

@@ -24,7 +24,6 @@ LOCAL_ONLY = {  # variables of `.env` that no container needs, and why
     "KAFKA_REPLICATION_FACTOR": "three brokers: 3",
     "KAFKA_MIN_INSYNC_REPLICAS": "three brokers: 2",
     "DATABASE_HOST": "an address",
-    "POSTGRES_WAL_DIR": "of `make restore`, which is for the local stack",
     "GATEWAY_HOST": "all of the container's interfaces; which port the host publishes is another matter",
     "GATEWAY_URL": "an address",
     "GATEWAY_TOKENS_FILE": "a path in the container",
