@@ -53,14 +53,10 @@ class PublishApproval(ApprovalOperator):
             raise
         raise AssertionError("the task waits")
 
-    def execute_complete(
-        self, context: Context, event: dict[str, Any], seen: dict[str, Any] | None = None
+    def execute_complete(  # type: ignore[override]  # Airflow passes what `execute` has it keep
+        self, context: Context, event: dict[str, Any], seen: dict[str, Any]
     ) -> dict[str, Any]:
         """Go on after the answer to the question about `seen`."""
-        if seen is None:
-            raise AirflowFailException(
-                "an earlier release asked this question: reprocess the day, or leave it to the next night"
-            )
         try:
             # not ApprovalOperator's: it skips nothing that follows in a mapped task group
             answer = HITLOperator.execute_complete(self, context, event)

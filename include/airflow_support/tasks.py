@@ -173,7 +173,7 @@ def publish(
     """
     from include.airflow_support import steps
 
-    if approval is None or "seen" not in approval:  # an earlier release left other results
+    if approval is None:
         raise steps.ApprovalMissing(day=day)
     if person := approval["approved_by"]:
         made_by = f"{made_by}, approved by {person}"

@@ -53,9 +53,7 @@ def note_stores(settings: Settings, answers: Mapping[str, object]) -> None:
 
     A store that was given up and answers again is no longer given up. Raises DatabaseUnavailable.
     """
-    known = sorted(
-        (held.store_id, url, held) for url, held in answers.items() if isinstance(held, Unsent) and held.store_id
-    )
+    known = sorted((held.store_id, url, held) for url, held in answers.items() if isinstance(held, Unsent))
     params = {
         "store_ids": [store_id for store_id, _, _ in known],
         "urls": [url for _, url, _ in known],
@@ -124,6 +122,6 @@ def give_up_store(settings: Settings, store: str, reason: str, made_by: str) -> 
 
 def _params(answers: Mapping[str, object]) -> dict[str, list[str]]:
     return {
-        "answered": [held.store_id for held in answers.values() if isinstance(held, Unsent) and held.store_id],
+        "answered": [held.store_id for held in answers.values() if isinstance(held, Unsent)],
         "silent": [url for url, held in answers.items() if not isinstance(held, Unsent)],
     }

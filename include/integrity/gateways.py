@@ -4,8 +4,7 @@ import dataclasses
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from include.errors import ConfigurationError, PipelineError
 from include.gateway.client import GatewayClient, GatewayUnavailable, ReplayReport, no_answer
@@ -21,15 +20,15 @@ class Unsent:
 
     `waiting`: to be sent. `set_aside`: refused by Kafka. `lost`: destroyed by damage of the store, and not yet
     acknowledged by a person. `oldest_s` is the age of the oldest one that waits.
-    `store_id` is None for a gateway of an earlier release, whose store cannot be missed. `clock_ahead_s`: seconds by
-    which the gateway's clock is ahead of the Kafka brokers'; None if it does not know.
+    `store_id` is a UUID in its canonical form. `clock_ahead_s`: seconds by which the gateway's clock is ahead of the
+    Kafka brokers'; None if it does not know.
     """
 
     waiting: int
     set_aside: int
     lost: int
     oldest_s: float = 0.0
-    store_id: str | None = None
+    store_id: str = field(kw_only=True)
     clock_ahead_s: float | None = None
 
     @property
@@ -77,7 +76,7 @@ def _each_store_once(answers: Mapping[str, Unsent | PipelineError]) -> Mapping[s
     address_of: dict[str, str] = {}
     for url, answer in answers.items():
         found[url] = answer
-        if isinstance(answer, Unsent) and answer.store_id is not None:
+        if isinstance(answer, Unsent):
             earlier = address_of.setdefault(answer.store_id, url)
             if earlier != url:
                 found[url] = ConfigurationError(
@@ -99,22 +98,14 @@ def _answer(asked: Future[Unsent], timeout_s: float) -> Unsent | PipelineError:
 def _ask(gateway: GatewaySettings, timeout_s: float) -> Unsent:
     with GatewayClient(gateway, timeout_s) as client:
         held = client.fallback()
-    if not {"backlog", "refused", "lost"} <= held.keys():
-        raise _stranger(gateway)
-    return Unsent(held["backlog"], held["refused"], held["lost"], held.get("oldestAgeS", 0.0), _store_id(held, gateway),
-                  held.get("clockAheadS"))  # fmt: skip
-
-
-def _store_id(held: Mapping[str, Any], gateway: GatewaySettings) -> str | None:
-    """Return the id in its canonical form; None if a gateway of an earlier release answered."""
     try:
-        return str(uuid.UUID(held["storeId"])) if "storeId" in held else None
-    except (ValueError, TypeError, AttributeError):
-        raise _stranger(gateway) from None
-
-
-def _stranger(gateway: GatewaySettings) -> GatewayUnavailable:
-    return GatewayUnavailable(url=gateway.url, call="GET /fallback", reason="HTTP 200 that is not a gateway's")
+        return Unsent(
+            held["backlog"], held["refused"], held["lost"], held["oldestAgeS"], held["clockAheadS"],
+            store_id=str(uuid.UUID(held["storeId"])),
+        )  # fmt: skip
+    except (KeyError, ValueError, TypeError, AttributeError):
+        strange = "HTTP 200 that is not a gateway's"
+        raise GatewayUnavailable(url=gateway.url, call="GET /fallback", reason=strange) from None
 
 
 def replay_fallback(settings: Settings, timeout_s: float = 300.0) -> ReplayReport:

@@ -156,7 +156,7 @@ def target_of(cursor: Cursor, shows: DayShows, day: Day, action: Action, to: int
     if to is not None:
         return None if to == SPEED_LAYER else to
     moves = (Move(row.action, row.from_generation_id, row.to_generation_id) for row in _history(cursor, day))
-    past = PublicationHistory.of(moves, shows.generation_id)
+    past = PublicationHistory.of(moves)
     if not (candidates := past.before if action == "undo" else past.undone):
         done, possible = ("published", "undone") if action == "undo" else ("undone", "redone")
         raise UndoRefused(f"nothing was {done} that could be {possible}", day=day)

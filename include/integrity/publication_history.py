@@ -28,10 +28,9 @@ class PublicationHistory:
     left: tuple[Shown, ...] = ()
 
     @classmethod
-    def of(cls, moves: Iterable[Move], now: Shown) -> "PublicationHistory":
-        """Return the history after these moves, oldest first, of a day that shows `now`."""
-        moves = list(moves)
-        history = cls((moves[0].from_generation_id if moves else now,))
+    def of(cls, moves: Iterable[Move]) -> "PublicationHistory":
+        """Return the history after these moves, oldest first; before the first, the speed layer's rows were shown."""
+        history = cls((None,))
         for move in moves:
             history = history._after(move)
         return history

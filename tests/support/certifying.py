@@ -3,6 +3,7 @@
 import contextlib
 import json
 import threading
+import uuid
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -15,10 +16,12 @@ from include.settings import Settings
 from include.sql.named import query
 from tests.support.pipeline import rows
 
+STORE, OTHER_STORE = "6f3f8f0c-3b0e-4d0b-9a54-0d9f3c7e2b11", "b7d7a3c2-7a1f-4f5e-8a55-52a0a3c0c8de"
+
 
 def nothing_waits(_settings: Settings) -> Mapping[str, Unsent]:
     """No store of a gateway holds or lost events."""
-    return {"http://gateway": Unsent(0, 0, 0)}
+    return {"http://gateway": Unsent(0, 0, 0, store_id=STORE)}
 
 
 def all_is_known(_settings: Settings) -> SpeedLayerLag:
@@ -51,11 +54,15 @@ def take_everything(settings: Settings) -> None:
 @contextlib.contextmanager
 def gateway_with(backlog: int) -> Iterator[str]:
     """A gateway that says how much waits in its store, to who has the token `admin`. Yields its address."""
+    store_id = str(uuid.uuid4())
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             allowed = self.headers["Authorization"] == "Bearer admin"
-            held = {"backlog": backlog, "refused": 0, "lost": 0, "replayed": 0, "setAside": 0}
+            held = {
+                "storeId": store_id, "backlog": backlog, "oldestAgeS": 0.0, "refused": 0, "lost": 0,
+                "clockAheadS": None, "replayed": 0, "setAside": 0,
+            }  # fmt: skip
             content = json.dumps(held if allowed else {"error": "forbidden", "details": []}).encode()
             self.send_response(200 if allowed and self.path.startswith("/fallback") else 403)
             self.send_header("Content-Length", str(len(content)))

@@ -2,7 +2,7 @@
 
 FILE = "fallback.sqlite"
 # PRAGMA user_version; a file of another version is refused
-VERSION = 3
+VERSION = 1
 
 MAX_ID = 1 << 48  # no store assigns so many ids: a greater one is damage
 # of table `message`; a salvage recognizes its rows by it

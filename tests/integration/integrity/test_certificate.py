@@ -29,7 +29,7 @@ from include.settings import Settings
 from include.sql.named import query
 from stack.ports import unused
 from tests.servers import wait_until
-from tests.support.certifying import all_is_known, certify_alone, gateway_with
+from tests.support.certifying import OTHER_STORE, STORE, all_is_known, certify_alone, gateway_with
 from tests.support.http import HTTP
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.publication import open_as, publish
@@ -123,15 +123,16 @@ def test_a_balanced_day_is_certified(settings):
 @pytest.mark.parametrize(
     ("held", "word"),
     [
-        (Unsent(4, 0, 0), "4 events wait"),
-        (Unsent(0, 4, 0), "4 events are set aside"),
-        (Unsent(0, 0, 4), "4 events were lost"),
+        (Unsent(4, 0, 0, store_id=OTHER_STORE), "4 events wait"),
+        (Unsent(0, 4, 0, store_id=OTHER_STORE), "4 events are set aside"),
+        (Unsent(0, 0, 4, store_id=OTHER_STORE), "4 events were lost"),
     ],
     ids=["waiting", "set aside", "lost"],
 )
 def test_a_day_is_not_certified_while_an_accepted_event_is_in_no_topic(settings, held, word):
     published(settings, [row(1, 1)])
-    certificate = certify_alone(settings, DAY, lambda _: {"http://a": Unsent(0, 0, 0), "http://b": held})
+    drained = {url: Unsent(0, 0, 0, store_id=one) for url, one in (("http://a", STORE), ("http://b", OTHER_STORE))}
+    certificate = certify_alone(settings, DAY, lambda _: drained | {"http://b": held})
     assert f"{word} " in certificate.reason
     assert "http://b" in certificate.reason
     assert "http://a" not in certificate.reason
@@ -139,7 +140,7 @@ def test_a_day_is_not_certified_while_an_accepted_event_is_in_no_topic(settings,
     assert rows(settings, STATUS) == [("rebuilt", False)]
     assert word in rows(settings, "SELECT uncertified_reason FROM day_trust", role="analyst")[0][0]
 
-    assert certify_alone(settings, DAY).reason is None
+    assert certify_alone(settings, DAY, lambda _: drained).reason is None
     assert rows(settings, STATUS) == [("certified", True)]
     assert rows(settings, "SELECT uncertified_reason FROM day_trust") == [(None,)]
 

@@ -23,6 +23,7 @@ from include.integrity.snapshot import read_snapshot
 from include.integrity.watch import CONDITIONS, judge
 from tests.fakes.events import board
 from tests.support.broker import producers_times, remove_topics
+from tests.support.certifying import STORE
 from tests.support.gateway_process import GatewayProcess
 from tests.support.pipeline import environment, grown_up, migrated, rows, with_topics
 from tests.support.publication import publish
@@ -237,7 +238,7 @@ def test_rows_that_a_failover_lost(settings):
 def test_the_gateways(settings, gateway, monkeypatch):
     settings = dataclasses.replace(settings, gateway=gateway.settings.gateway)
     [(url, held)] = read_snapshot(settings).gateways.items()
-    assert (url, dataclasses.replace(held, store_id=None)) == (gateway.url, Unsent(0, 0, 0, 0.0))
+    assert (url, dataclasses.replace(held, store_id=STORE)) == (gateway.url, Unsent(0, 0, 0, 0.0, store_id=STORE))
     assert watch(settings) == set()
     gateway.kill()
     assert watch(settings) == {("gateway_silent", gateway.url)}

@@ -19,7 +19,7 @@ from include.integrity.publication import undo
 from include.integrity.whereabouts import NothingToFind, SearchLimits, find
 from include.kafka_connection import KafkaConnection
 from tests.fakes.events import board
-from tests.support.certifying import nothing_waits, take_everything
+from tests.support.certifying import STORE, nothing_waits, take_everything
 from tests.support.pipeline import environment, produce, rows, with_topics
 from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, exclude, opened_store, pending, row, serve, tombstone
@@ -207,7 +207,7 @@ def test_a_taken_record_says_when_it_was_accepted(settings):
 
 
 def test_an_event_that_may_wait_in_a_gateway(settings):
-    found = look(settings, key=7, ask_gateways=lambda _: {"http://gateway": Unsent(12, 0, 0)})
+    found = look(settings, key=7, ask_gateways=lambda _: {"http://gateway": Unsent(12, 0, 0, store_id=STORE)})
 
     assert "12 events are in the gateways' stores" in found.verdict
 

@@ -7,7 +7,7 @@ import pytest
 
 from include.integrity.gateways import Unsent
 from include.integrity.publication import redo, undo
-from tests.support.certifying import certify_alone
+from tests.support.certifying import STORE, certify_alone
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import open_as, publish
 from tests.support.serving import DAY, build, opened_store, pending, row, serve, tombstone
@@ -47,7 +47,7 @@ def test_the_sentence_of_a_day_follows_its_state(settings):
         counts = "1,234 rows, 1,233 corrections, published 2026-11-21 04:12"
         assert summary(settings) == f"rebuilt, not certified yet: {counts}"
 
-        reason = certify_alone(settings, DAY, lambda _: {"http://b": Unsent(4, 0, 0)}).reason
+        reason = certify_alone(settings, DAY, lambda _: {"http://b": Unsent(4, 0, 0, store_id=STORE)}).reason
         assert summary(settings) == f"rebuilt, not certified ({reason}): {counts}"
         rows(settings, "UPDATE detail_correction SET class = 'late' WHERE class = 'unexplained'")
         assert certify_alone(settings, DAY).reason is None

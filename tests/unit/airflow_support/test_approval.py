@@ -108,11 +108,6 @@ def test_a_question_that_airflow_would_not_show_is_not_asked(task, asked, monkey
     assert asked == []
 
 
-def test_an_answer_to_a_question_of_an_earlier_release_publishes_nothing(task):
-    with pytest.raises(AirflowFailException, match="an earlier release asked this question: reprocess the day"):
-        task.execute_complete(context(), answered("Approve"))
-
-
 @given(st.text())
 def test_a_question_is_shown_as_it_is_whatever_the_data_hold(text):
     first, *_, last = lines = fenced(text).split("\n")

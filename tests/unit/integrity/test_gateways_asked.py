@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager
@@ -15,9 +16,17 @@ from include.gateway.client import GatewayClient, GatewayUnavailable
 from include.integrity import gateways
 from include.integrity.gateways import Unsent, unsent, unsent_or_reason
 from include.settings import GatewaySettings, Settings
+from tests.support.certifying import STORE
 
 ALL = 4
-STORE = "6f3f8f0c-3b0e-4d0b-9a54-0d9f3c7e2b11"
+
+
+def state(waiting: int, set_aside: int, lost: int, store_id: str = "") -> bytes:
+    """Return a gateway's answer; its store has an id of its own unless one is given."""
+    return json.dumps(
+        {"storeId": store_id or str(uuid.uuid4()), "backlog": waiting, "oldestAgeS": 0.5, "refused": set_aside,
+         "lost": lost, "clockAheadS": None}
+    ).encode()  # fmt: skip
 
 
 class Gateway(BaseHTTPRequestHandler):
@@ -27,7 +36,7 @@ class Gateway(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.asked.wait()
-        body = json.dumps({"backlog": 3, "refused": 2, "lost": 1}).encode()
+        body = state(3, 2, 1)
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -63,13 +72,14 @@ def settings(urls: list[str]) -> Settings:
 
 
 def test_all_are_asked_before_the_first_has_answered(urls):
-    assert unsent(settings(urls)) == dict.fromkeys(urls, Unsent(3, 2, 1))
+    found = unsent(settings(urls))
+    assert found == {url: Unsent(3, 2, 1, 0.5, store_id=found[url].store_id) for url in urls}
 
 
 def test_a_store_at_two_addresses_counts_once_and_is_an_error():
     class Same(Gateway):
         def do_GET(self) -> None:
-            body = json.dumps({"backlog": 3, "refused": 0, "lost": 0, "storeId": STORE}).encode()
+            body = state(3, 0, 0, STORE)
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -77,7 +87,7 @@ def test_a_store_at_two_addresses_counts_once_and_is_an_error():
 
     with serving(Same, 2) as urls:
         found = unsent_or_reason(settings(urls), timeout_s=5)
-        assert found[urls[0]] == Unsent(3, 0, 0, store_id=STORE)
+        assert found[urls[0]] == Unsent(3, 0, 0, 0.5, store_id=STORE)
         with pytest.raises(ConfigurationError, match=f"GATEWAY_URL: {urls[0]} and {urls[1]} answer with the same"):
             unsent(settings(urls))
 
@@ -112,7 +122,8 @@ def test_a_frozen_one_has_the_same_reason_whoever_stops_waiting_first(monkeypatc
         (404, b"no such page"),
         (404, b'{"detail": "Not Found"}'),
         (200, b"{}"),
-        (200, b'{"backlog": 0, "refused": 0, "lost": 0, "storeId": "6f1c"}'),
+        (200, state(0, 0, 0, "6f1c")),
+        (200, b'{"backlog": 0, "refused": 0, "lost": 0, "oldestAgeS": 0.0, "clockAheadS": null}'),
         (200, b"[]"),
         (200, b""),
     ],

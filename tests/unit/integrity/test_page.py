@@ -36,6 +36,7 @@ from include.integrity.texts import Message
 from include.integrity.topic_traces import Coordinates, Trace
 from include.integrity.whereabouts import Whereabouts
 from include.settings import Settings
+from tests.support.certifying import STORE
 
 TODAY = dt.date(2026, 11, 21)
 NOW = dt.datetime(2026, 11, 21, 3, tzinfo=dt.UTC)  # noon in Seoul
@@ -67,8 +68,8 @@ def day_status(date: str, **changes: object) -> DayStatus:
 
 WELL = PipelineState(
     queries={"serve": Seen(Progress("serve", "d", 1, 7, 1480, 412, 9, {}, 1.0, 1.0, 12, 0.8, {}, {}, None), 2.0)},
-    pending=Pending(0, 0.0), gateways={"http://gateway": Unsent(0, 0, 0)}, broker={"board": 1200}, alerts=[],
-    findings={"stream": [], "gateways": []},
+    pending=Pending(0, 0.0), gateways={"http://gateway": Unsent(0, 0, 0, store_id=STORE)},
+    broker={"board": 1200}, alerts=[], findings={"stream": [], "gateways": []},
 )  # fmt: skip
 SILENT = PipelineState(None, None, None, None, None, {"stream": [], "gateways": []})
 
@@ -294,7 +295,7 @@ class TestState:
         assert "447,017" in answer.text
 
     def test_a_gateway_with_a_backlog_and_one_that_is_silent(self):
-        held = {"http://one": Unsent(1200, 3, 2, 7200.0), "http://two": "ConnectError"}
+        held = {"http://one": Unsent(1200, 3, 2, 7200.0, store_id=STORE), "http://two": "ConnectError"}
         found = [Finding("fallback_waiting", "warning", "1,200 events wait <now>", "gateway-fallback", "http://one")]
         state = dataclasses.replace(WELL, gateways=held, findings={"stream": [], "gateways": found})
         text = page(state=state).get("/board_detail/state").text

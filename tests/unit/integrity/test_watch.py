@@ -12,6 +12,7 @@ from include.integrity.gateways import Unsent
 from include.integrity.snapshot import Snapshot, WatchedDay
 from include.integrity.watch import CONDITIONS, judge
 from include.settings import AlertSettings
+from tests.support.certifying import STORE
 
 NOW = dt.datetime(2026, 11, 24, 3, tzinfo=dt.UTC)  # 12:00 in Seoul
 LIMITS = AlertSettings()
@@ -46,7 +47,7 @@ HEALTHY = Snapshot(
     days=[day(before(1)), day(before(2))],
     unpublished=(),
     unarchived={"board": 0, "member": 0},
-    gateways={"http://g": Unsent(0, 0, 0)},
+    gateways={"http://g": Unsent(0, 0, 0, store_id=STORE)},
 )
 
 
@@ -83,15 +84,15 @@ def test_a_healthy_pipeline_has_no_finding_and_every_condition_is_checked():
         ({"queries": {"join": seen("join", age_s=999, lag_s=999), "serve": seen("serve")}},
          [("stream_silent", "join")]),
         ({"gateways": {"http://g": "no answer"}}, [("gateway_silent", "http://g")]),
-        ({"gateways": {"http://g": Unsent(5, 0, 0, 300.0)}}, [("fallback_waiting", "http://g")]),
-        ({"gateways": {"http://g": Unsent(5, 0, 0, 299.0)}}, []),
-        ({"gateways": {"http://g": Unsent(0, 1, 0)}}, [("events_set_aside", "http://g")]),
-        ({"gateways": {"http://g": Unsent(0, 0, 1)}}, [("events_set_aside", "http://g")]),
+        ({"gateways": {"http://g": Unsent(5, 0, 0, 300.0, store_id=STORE)}}, [("fallback_waiting", "http://g")]),
+        ({"gateways": {"http://g": Unsent(5, 0, 0, 299.0, store_id=STORE)}}, []),
+        ({"gateways": {"http://g": Unsent(0, 1, 0, store_id=STORE)}}, [("events_set_aside", "http://g")]),
+        ({"gateways": {"http://g": Unsent(0, 0, 1, store_id=STORE)}}, [("events_set_aside", "http://g")]),
         ({"missing_stores": [LOST]}, [("store_missing", LOST.store_id)]),
         ({"unreconciled": {"7/2": NOW}}, [("rows_unrecovered", "7/2")]),
-        ({"gateways": {"http://g": Unsent(0, 0, 0, clock_ahead_s=5.1)}}, [("clock_wrong", "http://g")]),
-        ({"gateways": {"http://g": Unsent(0, 0, 0, clock_ahead_s=-5.1)}}, [("clock_wrong", "http://g")]),
-        ({"gateways": {"http://g": Unsent(0, 0, 0, clock_ahead_s=5.0)}}, []),
+        ({"gateways": {"http://g": Unsent(0, 0, 0, clock_ahead_s=5.1, store_id=STORE)}}, [("clock_wrong", "http://g")]),
+        ({"gateways": {"http://g": Unsent(0, 0, 0, clock_ahead_s=-5.1, store_id=STORE)}}, [("clock_wrong", "http://g")]),
+        ({"gateways": {"http://g": Unsent(0, 0, 0, clock_ahead_s=5.0, store_id=STORE)}}, []),
         ({"database_ahead_s": -86_400.0}, [("clock_wrong", "PostgreSQL")]),
         ({"database_ahead_s": 5.0}, []),
         ({"queries": {"join": seen("join", clock_ahead_s=86_400.0), "serve": seen("serve", clock_ahead_s=0.1)}},
@@ -154,7 +155,7 @@ def test_a_message_says_state_value_and_remedy():
     assert message(days=[day(before(1), "rebuilt", reason="2 events wait in a fallback store")]) == (
         "day 2026-11-23 is not certified: 2 events wait in a fallback store"
     )
-    assert message(gateways={"http://g": Unsent(1200, 0, 0, 7200.0)}).startswith(
+    assert message(gateways={"http://g": Unsent(1200, 0, 0, 7200.0, store_id=STORE)}).startswith(
         "1,200 events wait in the fallback store, the oldest for 2 hours: bring Kafka back"
     )
     waits = seen("join", lag_s=600, lag_records=9, waiting_for="BrokerUnavailable, since 2026-11-24")
@@ -182,7 +183,7 @@ def test_critical_findings_come_first():
     [
         ({"queries": {"join": seen("join", age_s=500), "serve": seen("serve")}}, {"stream_behind"}),
         ({"queries": {"join": seen("join", lag_s=None), "serve": seen("serve")}}, {"stream_behind"}),
-        ({"gateways": {"http://g": "no answer", "http://h": Unsent(0, 0, 0)}},
+        ({"gateways": {"http://g": "no answer", "http://h": Unsent(0, 0, 0, store_id=STORE)}},
          {"fallback_waiting", "events_set_aside", "store_missing", "clock_wrong"}),
         ({"kafka_silence": "out"}, {"day_not_certified", "day_expiring", "archive_behind"}),
     ],
