@@ -51,7 +51,7 @@ _EMISSION_POLICY = json.dumps(
         {"scope": {}, "controls": {"include_source_code": False}},
         {
             "match_mode": "regex",
-            "scope": {"dag_id": "(watch_pipeline|audit_kafka|audit_stream)(_.*)?"},
+            "scope": {"dag_id": "(watch_pipeline|audit)(_.*)?"},
             "controls": {"emit": False},
         },
     ]

@@ -14,8 +14,7 @@ BASES = (
     "reconcile_sources",
     "forget_member",
     "watch_pipeline",
-    "audit_kafka",
-    "audit_stream",
+    "audit",
 )
 SITE_BASES = {"reconcile_sources"}  # of the pipeline that the site's own tables feed, and of no other
 

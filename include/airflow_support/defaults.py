@@ -48,7 +48,7 @@ def dag_arguments(base: str, pipeline: str, doc: str, *tags: str) -> dict[str, A
     serves (`runbooks.py`).
     """
     for each, own in dag_ids(pipeline).items():
-        doc = doc.replace(each, own)
+        doc = doc.replace(f"`{each}`", f"`{own}`").replace(f"# {each}\n", f"# {own}\n")
     doc = doc.replace("{pipeline}", pipeline) + f"\n[Runbook](/runbooks/{base})\n"
     return {
         "dag_id": dag_ids(pipeline)[base],

@@ -1,4 +1,4 @@
-"""The tasks of `watch_pipeline`, `audit_kafka` and `audit_stream`: each finds, remembers and tells.
+"""The tasks of the DAGs `watch_pipeline` and `audit`: each finds, remembers and tells.
 
 Imported inside the tasks: it brings drivers with it.
 """

@@ -12,7 +12,7 @@ from include.integrity.findings import Finding, Severity
 from include.kafka_connection import KafkaConnection
 from include.settings import Settings, listed_pipelines
 
-RUNBOOK = "audit_kafka"
+RUNBOOK = "audit"
 AUDITED: Mapping[str, Severity] = {
     "brokers_missing": "critical",
     "topic_missing": "critical",
@@ -76,7 +76,7 @@ def audit_stream(days: Sequence[DayStatus], limit_percent: int) -> list[Finding]
             STREAM_AUDITED["stream_duplicates"],
             f"{rate_text(day.duplicate_rate)} of the records that the stream wrote for day {day.day} are duplicates "
             f"({day.duplicate_count:,}): see how often its driver was restarted",
-            "audit_stream",
+            RUNBOOK,
             str(day.day),
         )
         for day in days

@@ -30,8 +30,7 @@ RUNS = [
     ("reconcile_sources", "scheduled", None),
     ("forget_member", "manual", FORGET),
     ("watch_pipeline", "manual", None),
-    ("audit_kafka", "manual", None),
-    ("audit_stream", "manual", None),
+    ("audit", "manual", None),
 ]
 # an expression that was not rendered, a value that has no text of its own
 UNFIT = re.compile(r"\{\{|\}\}|\{%|Undefined|\bNone\b|<[\w.]+ object|\b[A-Z]\w+\.[A-Z_]+\b")

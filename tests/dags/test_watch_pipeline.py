@@ -68,18 +68,12 @@ def test_runs_every_five_minutes_and_ends_before_the_next_run(dag_bag, dag_id):
 
 
 @pytest.mark.parametrize(("suffix", "zone"), [("", "Asia/Seoul"), ("_order_detail", "America/New_York")])
-def test_kafka_is_audited_each_morning_of_the_pipelines_zone(dag_bag, suffix, zone):
-    dag = dag_bag.dags[f"audit_kafka{suffix}"]
-
-    assert (dag.timetable.expression, str(dag.timetable.timezone)) == ("30 5 * * *", zone)
-    assert dag.is_paused_upon_creation is False
-
-
-@pytest.mark.parametrize(("suffix", "zone"), [("", "Asia/Seoul"), ("_order_detail", "America/New_York")])
-def test_duplicates_are_published_each_morning_of_the_pipelines_zone(dag_bag, suffix, zone):
-    dag = dag_bag.dags[f"audit_stream{suffix}"]
+def test_kafka_and_duplicates_are_audited_each_morning_of_the_pipelines_zone(dag_bag, suffix, zone):
+    dag = dag_bag.dags[f"audit{suffix}"]
 
     assert (dag.timetable.expression, str(dag.timetable.timezone)) == ("0 9 * * *", zone)
+    assert dag.is_paused_upon_creation is False
+    assert {task.task_id: task.upstream_task_ids for task in dag.tasks} == {"kafka": set(), "stream": set()}
 
 
 def test_an_outage_of_postgresql_is_told_once_and_its_end_too(silence, channels):
@@ -187,7 +181,7 @@ class TestTask:
         from tests.support.pipeline import rows
 
         def open_alerts():
-            found = "SELECT name, subject FROM alert WHERE closed_at IS NULL AND runbook = 'audit_kafka'"
+            found = "SELECT name, subject FROM alert WHERE closed_at IS NULL AND runbook = 'audit'"
             return rows(settings, found)
 
         watch_pipeline("board_detail", {"ti": Instance()})

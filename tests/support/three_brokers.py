@@ -97,7 +97,7 @@ class ThreeBrokers:
         return int(found[1]) - 1
 
     def drifts(self) -> list[Drift]:
-        """Return what `audit_kafka` finds in brokers and topics."""
+        """Return the drifts of brokers and topics."""
         return audit_cluster(self.kafka, list(TOPICS.values()))
 
     def wait_until_in_sync(self) -> None:

@@ -256,6 +256,5 @@ def test_further_pipelines_have_their_name_behind_the_ids_of_their_dags(monkeypa
         "replay_fallback": "replay_fallback_order_detail",
         "forget_member": "forget_member_order_detail",
         "watch_pipeline": "watch_pipeline_order_detail",
-        "audit_kafka": "audit_kafka_order_detail",
-        "audit_stream": "audit_stream_order_detail",
+        "audit": "audit_order_detail",
     }

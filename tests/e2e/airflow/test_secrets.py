@@ -21,7 +21,7 @@ def searched(pipeline):
     with pipeline.airflow("operator") as operator:
         forms = {
             "watch_pipeline": {},
-            "audit_kafka": {},
+            "audit": {},
             "reconcile_sources": {"reason": MARK},
             "forget_member": {"key": "490", "key_again": "490", "reason": MARK},
         }
