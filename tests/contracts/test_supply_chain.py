@@ -1,13 +1,21 @@
 """Every download has its hash in a lock file, and is verified before it runs."""
 
+import importlib.metadata
+import json
+import os
 import re
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import yaml
+from packaging.utils import canonicalize_name
 
 from stack.bootstrap import INSTALLS
-from stack.layout import PROJECT_ROOT
+from stack.jars import read_lock
+from stack.layout import PROJECT_ROOT, Layout
 from tests.support.image import read_stages
 
 LOCKS = sorted(PROJECT_ROOT.glob("requirements*.lock"))
@@ -24,9 +32,49 @@ def test_every_locked_package_has_a_version_and_hashes(lock):
 
 
 def test_the_image_installs_as_the_local_stack_does():
-    (install,) = [run for stage in read_stages() for run in stage.runs if "pip install" in run]
+    install, tools = [run for stage in read_stages() for run in stage.runs if "pip install" in run]
     for lock, options in INSTALLS:
         assert f"--require-hashes {' '.join(options)} -r /build/{lock}" in install
+    assert "--require-hashes --no-deps --only-binary :all: -r /build/requirements-audit.lock" in tools
+
+
+def test_the_image_lists_its_packages_and_jars_with_their_licences(tmp_path):
+    """Run the Dockerfile's commands on this environment, which has packages of developers too."""
+    (run,) = [run for stage in read_stages() for run in stage.runs if "cyclonedx-py" in run]
+    assert ("lists", "/") in read_stages()[-1].copies_from
+    jars = Layout.of().jars
+    for there, here in (("tools/bin/", ""), ("/opt/venv", sys.prefix), ("/opt/jars", str(jars)),
+                        ("/lists", str(tmp_path / "lists")), ("python -m", f"{sys.executable} -m")):  # fmt: skip
+        run = run.replace(there, here)
+    make, add_jars = run.rsplit(" && ", 1)
+    path = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
+
+    subprocess.run(["bash", "-ec", make], cwd=PROJECT_ROOT, env={**os.environ, "PATH": path}, check=True)
+    file = tmp_path / "lists" / "sbom.cdx.json"
+    bill = json.loads(file.read_text())
+    locked = {*re.findall(r"^([\w.-]+)==", (PROJECT_ROOT / "requirements.lock").read_text(), re.MULTILINE)}
+    bill["components"] = [each for each in bill["components"] if _name(each) in locked]
+    file.write_text(json.dumps(bill))
+    subprocess.run(["bash", "-ec", add_jars], cwd=PROJECT_ROOT, check=True)
+
+    components = json.loads(file.read_text())["components"]
+    installed = {canonicalize_name(each.name): each.version for each in importlib.metadata.distributions()}
+    packages = {_name(each): each["version"] for each in components if each["purl"].startswith("pkg:pypi/")}
+    assert packages == {name: version for name, version in installed.items() if name in locked}
+    connector = [jar for jar in read_lock() if jar.set_name == "spark-kafka"]
+    assert {each["purl"]: each["hashes"][0]["content"] for each in components if "hashes" in each} == {
+        f"pkg:maven/{jar.group}/{jar.artifact}@{jar.version}": jar.sha256 for jar in connector
+    }
+    notice = (tmp_path / "lists" / "NOTICE").read_text()
+    assert re.search(r"^apache-airflow \S+: Apache-2.0$", notice, re.MULTILINE)
+    for each in components:
+        assert re.search(
+            rf"^(?:{each.get('group', '')}:)?{each['name']}[ :]{each['version']}: \w", notice, re.MULTILINE
+        )
+
+
+def _name(component):
+    return canonicalize_name(component["name"])
 
 
 def test_only_packages_without_wheels_are_built_and_nothing_is_downloaded_for_it():

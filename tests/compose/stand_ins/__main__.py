@@ -1,8 +1,14 @@
-"""Builds stand-ins for the base images: `python -m deploy.stand_ins --debian debian:bookworm-20250520-slim`.
+"""Builds stand-ins for the base images: `python -m tests.compose.stand_ins --debian debian:bookworm-20250520-slim`.
 
-For machines that can pull no official images, or only that of Debian. Kafka's jars and PostgreSQL's programs are those
-that `make setup` has installed; Python and Java come from Debian's mirror. docs/deployment.md lists the differences
-from the official images. Prints a line NAME=IMAGE for each, as `.env` takes it.
+For tests on machines that can pull no official images, or only that of Debian. Kafka's jars and PostgreSQL's programs
+are those that `make setup` has installed; Python and Java come from Debian's mirror. Prints a line NAME=IMAGE for each,
+as `.env` takes it. They differ from the official images:
+
+- Python: Debian's 3.11.2, in `/usr/bin`, without pip outside of virtual environments.
+- PostgreSQL: the entrypoint knows `PGDATA`, `POSTGRES_PASSWORD` and `POSTGRES_INITDB_ARGS`, and runs no scripts; no
+  locales but C; built without ICU, LLVM and TLS.
+- Kafka: Java 17 on Debian instead of Java 21 on Alpine; of the tools only cluster, storage and topics; logs to the
+  console only; no class archive.
 """
 
 import argparse
@@ -29,7 +35,7 @@ IMAGES = {
 @one_line_errors("stand_ins")
 def main() -> None:
     """Build the three images; exits with 1 after a one-line error."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.stand_ins", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.compose.stand_ins", description=__doc__)
     parser.add_argument("--debian", required=True, help="an image of Debian bookworm that the engine has or can pull")
     debian = parser.parse_args().debian
     for variable, image in IMAGES.items():
