@@ -97,12 +97,11 @@ cluster: setup ## three brokers, a database with a standby and a Spark cluster, 
 drill: setup ## a stack of its own restored from a backup, and updated from an earlier commit and back, under load: FROM=commit
 	@$(PY) -m tests.faults.drills $(if $(FROM),--ref $(FROM))
 
-bench: setup ## figures of gateway, stream and batch beside their peers, an hour and a half; needs wrk, a JDK and a quiet machine
+bench: setup ## figures of gateway, stream and batch beside their peers, an hour and a half at most; needs wrk, a JDK and a quiet machine
 	@$(PY) -m benchmarks.gateway
 	@$(PY) -m benchmarks.stream
 	@$(PY) -m benchmarks.rebuild
 	@$(PY) -m benchmarks.publish
-	@$(PY) -m benchmarks.scale
 
 bench-guard: setup ## cost of each hot path relative to a peer, against benchmarks/guard.toml, eight minutes; needs wrk, a JDK and a quiet machine
 	@$(PY) -m benchmarks.guard $(N)

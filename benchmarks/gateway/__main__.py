@@ -1,4 +1,4 @@
-"""The gateway's benchmarks: `python -m benchmarks.gateway [single|arrays|traces|outage|replay|memory …]`, or all.
+"""The gateway's benchmarks: `python -m benchmarks.gateway [single|arrays|outage|replay|memory …]`, or all.
 
 Each starts a broker and a gateway process. `single` also starts a hand-written gateway as the peer, and measures both
 in turns. Exit codes: 0 every goal was reached; 1 one was missed; 2 wrk is missing.
@@ -12,14 +12,12 @@ from benchmarks.command import announced, parsed, parser_of, run
 from benchmarks.gateway.events import arrays, single
 from benchmarks.gateway.outages import memory, outage, replay
 from benchmarks.gateway.processes import Bench, bench
-from benchmarks.gateway.traces import traces
 from benchmarks.gateway.wrk import require_wrk
 from benchmarks.report import Report
 
 _BENCHMARKS: Mapping[str, Callable[[Bench, argparse.Namespace], Report]] = {
     "single": lambda parts, given: single(parts, given.rounds, given.seconds),
     "arrays": lambda parts, given: arrays(parts, given.rounds, given.seconds),
-    "traces": lambda parts, given: traces(parts, given.rounds, given.seconds),
     "outage": lambda parts, given: outage(parts, given.rounds, given.seconds),
     "replay": lambda parts, given: replay(parts, given.rounds, given.records),
     "memory": lambda parts, given: memory(parts, given.minutes, given.rate),

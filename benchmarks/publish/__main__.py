@@ -1,4 +1,4 @@
-"""The view's benchmarks: `python -m benchmarks.publish [NAME …]`, or all. They start a PostgreSQL.
+"""The view's benchmarks: `python -m benchmarks.publish [questions|readers|view …]`, or all. They start a PostgreSQL.
 
 Exit codes: 0 every goal was reached; 1 one was missed; 2 something is missing here.
 """
@@ -7,21 +7,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.command import announced, parsed, parser_of, run
-from benchmarks.publish.covered import covered
-from benchmarks.publish.nights import nights
-from benchmarks.publish.over import over
 from benchmarks.publish.parts import Bench, bench
 from benchmarks.publish.questions import questions
 from benchmarks.publish.readers import readers
 from benchmarks.publish.view import view
-from benchmarks.publish.years import years
 from benchmarks.report import Report
 from demo import reference_data
 
-_BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {
-    "over": over, "questions": questions, "readers": readers, "view": view, "years": years,
-    "nights": nights, "covered": covered,
-}  # fmt: skip
+_BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {"questions": questions, "readers": readers, "view": view}
 
 
 def main() -> int:

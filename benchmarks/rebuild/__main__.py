@@ -1,4 +1,4 @@
-"""The rebuild's benchmarks: `python -m benchmarks.rebuild [day|ten|history|hot|buckets|archive|nights …]`, or all.
+"""The rebuild's benchmarks: `python -m benchmarks.rebuild [day|ten|history …]`, or all.
 
 They start a broker and a PostgreSQL, and measure our rebuild and a hand-written one with DuckDB in turns.
 Exit codes: 0 every goal was reached; 1 one was missed; 2 a program is missing on this machine.
@@ -8,18 +8,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.command import announced, parsed, parser_of, run
-from benchmarks.rebuild.archives import archive
-from benchmarks.rebuild.large import buckets, hot
-from benchmarks.rebuild.nights import nights
 from benchmarks.rebuild.rebuilds import day, history, ten
 from benchmarks.report import Report
 from benchmarks.stream.parts import Bench, bench
 from demo import reference_data
 
-_BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {
-    "day": day, "ten": ten, "history": history, "hot": hot, "buckets": buckets,
-    "archive": archive, "nights": nights,
-}  # fmt: skip
+_BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {"day": day, "ten": ten, "history": history}
 
 
 def main() -> int:

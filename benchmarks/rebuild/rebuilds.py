@@ -116,19 +116,17 @@ def _compare(bench: Bench, report: Report, rounds: int, boards: int) -> None:
     report.judge(Goal("seconds, ours / DuckDB by hand, median of the pairs", ratio, at_most=1.0))
 
 
-def fill(bench: Bench, boards: int, author: int | None = None) -> None:
-    """Send the members, and `boards` boards of the day: by random members, or all by `author`."""
+def fill(bench: Bench, boards: int) -> None:
+    """Send the members, and `boards` boards of the day by random members."""
     bench.begin(MEMBER.name, BOARD.name)
-    _send_day(bench, DAY, boards, author=author)
+    _send_day(bench, DAY, boards)
 
 
-def _send_day(
-    bench: Bench, of: Day, boards: int, first: int = 0, members: int | None = None, author: int | None = None
-) -> None:
+def _send_day(bench: Bench, of: Day, boards: int, first: int = 0, members: int | None = None) -> None:
     """Send members and boards of that day, with Kafka timestamps of its end: no version is later than its record."""
     at = epoch_ms(of.end + dt.timedelta(hours=1))
     of_day = reference_data.boards(boards, bench.members, SEED + first, created_on=of.start)
-    numbered = ({**board, "id": board["id"] + first, "memberId": author or board["memberId"]} for board in of_day)
+    numbered = ({**board, "id": board["id"] + first} for board in of_day)
     changed = reference_data.members(bench.members if members is None else members, SEED + first)
     servers = bench.kafka.bootstrap_servers
     with producers_times(servers, MEMBER.name, BOARD.name):
@@ -136,11 +134,10 @@ def _send_day(
             send(servers, topic, as_gateway(topic, values), timestamp_ms=at)
 
 
-def rebuild_ours(bench: Bench, report: Report, name: str, boards: int, source: str = "auto", **more: str) -> "Timed":
+def rebuild_ours(bench: Bench, report: Report, name: str, boards: int, **more: str) -> "Timed":
     """Rebuild, compare and publish with one command. Certifying is left out, because it needs a gateway."""
     run_id = name.replace(" ", "-") + f"-{time.time_ns()}"
-    line = ["-m", "include.integrity", "rebuild", "--day", str(DAY), "--run-id", run_id, "--publish", "--json",
-            "--source", source]  # fmt: skip
+    line = ["-m", "include.integrity", "rebuild", "--day", str(DAY), "--run-id", run_id, "--publish", "--json"]
     timed = run_timed(line, bench, more)
     found = rows(bench.settings, _COUNT, (DAY.date,))
     assert found == [(boards,)], f"{found} rows of {boards}"

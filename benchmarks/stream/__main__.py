@@ -1,8 +1,7 @@
 """The speed layer's benchmarks: `python -m benchmarks.stream [cold|steady|serve|both|latency|restart …]`, or all.
 
 They start a broker and a PostgreSQL, and measure ours and the alternatives in turns: Kafka Streams, Flink, hand-written
-sinks. `curve` and `table` measure the basis for the defaults, `executors` that of decision 50, and `bounds` checks that
-backlogs of many bytes fit into memory; these run only if they are named.
+sinks. `table` measures restart and latency by the number of members, and runs only if it is named.
 Exit codes: 0 every goal was reached; 1 one was missed; 2 a program is missing on this machine, for instance a JDK.
 """
 
@@ -11,9 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.command import announced, parsed, parser_of, run
 from benchmarks.report import Report
-from benchmarks.stream.bounds import bounds
-from benchmarks.stream.curve import curve
-from benchmarks.stream.executors import executors
 from benchmarks.stream.joins import cold, steady
 from benchmarks.stream.latency import latency
 from benchmarks.stream.parts import Bench, bench
@@ -25,9 +21,9 @@ from demo import reference_data
 
 _BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {
     "cold": cold, "steady": steady, "serve": serve, "both": both, "latency": latency, "restart": restart,
-    "curve": curve, "table": table, "bounds": bounds, "executors": executors,
+    "table": table,
 }  # fmt: skip
-_ON_REQUEST = ("curve", "table", "bounds", "executors")
+_ON_REQUEST = ("table",)
 
 
 def main() -> int:
