@@ -1,27 +1,30 @@
-"""Errors that cross module boundaries, and the exit codes of commands that fail with them.
+"""Errors that cross module boundaries, and the exit codes of commands.
 
 The first line of an error's docstring begins its message; keyword arguments follow as context.
 
-The class of an error says whether a retry helps, and no other place does. Commands end with the exit code of the class;
-tasks of Airflow are retried by the class, and jobs of Spark by their exit code.
+The class of an error is the only place that says whether a retry helps. Its exit code follows from its kind, which is
+`Retryable`, `Misconfigured`, `WrongArguments`, or none of these. No other class sets an exit code. Tasks of Airflow are
+retried by the class, and Spark jobs by their exit code (decision 58).
 """
 
 import os
 
 OK = 0
-CRASHED = 1  # not by an error of the pipeline: a defect, or a Python or a JVM that did not come up; retried
+CRASHED = 1  # not by an error of the pipeline: a defect, or a Python or a JVM that did not start
 USAGE = 2  # wrong arguments; the exit code of argparse
 LOOK = 3  # done, but a person has to look at what was found
-REFUSED = 4  # a retry will not help
-TRY_LATER = os.EX_TEMPFAIL  # 75: a retry may succeed
-MISCONFIGURED = os.EX_CONFIG  # 78: a setting, a topic or an offset is wrong; needs a person
-FINAL = frozenset({USAGE, REFUSED, MISCONFIGURED})  # codes of failures that no retry mends
+REFUSED = 4  # a retry does not help
+STOPPED = os.EX_SOFTWARE  # 70: supervision stopped the process, because it or a client of a server hung
+TRY_LATER = os.EX_TEMPFAIL  # 75: another run may succeed
+MISCONFIGURED = os.EX_CONFIG  # 78: a person has to correct something first
+EXIT_CODES = (OK, CRASHED, USAGE, LOOK, REFUSED, STOPPED, TRY_LATER, MISCONFIGURED)
+FINAL = frozenset({USAGE, REFUSED, MISCONFIGURED})  # codes of failures that no retry mends; the others are retried
 
 
 class PipelineError(Exception):
     """The pipeline could not carry out the request."""
 
-    exit_code: int = REFUSED  # of a command that fails with this error
+    exit_code = REFUSED  # of a command that fails with this error
 
     def __init__(self, message: str = "", **where: object) -> None:
         self.where = where
@@ -42,6 +45,12 @@ class Retryable(PipelineError):
     exit_code = TRY_LATER
 
 
+class Misconfigured(PipelineError):
+    """A setting, a topic, a position or a file is wrong, and a person has to correct it first."""
+
+    exit_code = MISCONFIGURED
+
+
 class Transient(Retryable):
     """Another try of the same call may succeed: `retry_transient` repeats it."""
 
@@ -58,16 +67,12 @@ class DatabaseClockAhead(DatabaseUnavailable):
     """PostgreSQL's clock, or a row's last version, is ahead of the gateway's clock; see docs/runbooks/clock.md."""
 
 
-class ConfigurationError(PipelineError):
+class ConfigurationError(Misconfigured):
     """A setting is missing or wrong."""
 
-    exit_code = MISCONFIGURED
 
-
-class ContractMismatch(PipelineError):
+class ContractMismatch(Misconfigured):
     """A topic or a table differs from the contract."""
-
-    exit_code = MISCONFIGURED
 
 
 class LedgerConflict(Retryable):
@@ -94,10 +99,8 @@ class TopicChanged(Transient):
     """A topic was deleted and recreated while it was read; a retry reads the new one."""
 
 
-class PositionRefused(PipelineError):
+class PositionRefused(Misconfigured):
     """The offset ledger does not match the topic; continuing would lose records silently."""
-
-    exit_code = MISCONFIGURED
 
 
 class TopicReplaced(PositionRefused):
@@ -116,10 +119,8 @@ class RecordsRefused(PipelineError):
     """Too many records in a row failed, so the cause is not the records and no more become rejects."""
 
 
-class MissingRange(PipelineError):
+class MissingRange(Misconfigured):
     """Kafka no longer holds the records that this day needs."""
-
-    exit_code = MISCONFIGURED
 
 
 class DayBusy(Retryable):

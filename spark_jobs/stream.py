@@ -7,9 +7,10 @@ A driver that starts while another one holds a lease is a standby until that one
 With `--take-over` it supersedes that one at once. It takes the lease only after it has checked its prerequisites, so a
 driver that cannot run does not supersede another one.
 
-Exit codes: 0 on SIGTERM; 1 or 4 if a query failed; 75 if a server is out; 78 if a setting is wrong or the offset ledger
-does not match the topics: a person must decide first. The supervisor starts the driver again. A superseded driver ends
-with 75; once started again it is a standby.
+Exit codes: 0 on SIGTERM; 1 if the JVM died; 4 if too many records in a row failed; 70 if a thread or the JVM did not
+respond; 75 if a server is out, Spark ended a query or another driver took over; 78 if a setting is wrong or the offset
+ledger does not match the topics: a person must decide first. The supervisor starts the driver again in each case; a
+superseded driver is then a standby.
 """
 
 import argparse

@@ -10,6 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
+from include.errors import LOOK
 from stack import leftovers
 from stack.down import clean, down
 from stack.errors import StackError, one_line_errors
@@ -96,13 +97,13 @@ def _status(layout: Layout) -> int:
         print(f"there is no environment, so health is not known (`make setup` makes one); {running}")
         for name, process in services.items():
             print(f"  {name:<24} pid {process.pid}")
-        return 1
+        return LOOK
     statuses = status.collect(layout)
     console = Console()
     if not console.is_terminal:
         console.width = _TABLE_WIDTH  # a pipe has no width
     status.show(statuses, layout, console)
-    return 0 if all(each.unhealthy_reason is None for each in statuses) else 1
+    return 0 if all(each.unhealthy_reason is None for each in statuses) else LOOK
 
 
 def _logs(layout: Layout, names: list[str], lines: int, follow: bool) -> None:
@@ -129,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("down", help="stop everything and leave no process behind")
     remove = commands.add_parser("clean", help="stop everything and remove the data")
     remove.add_argument("--force", action="store_true", help="also events that are in no topic, and the archive")
-    commands.add_parser("status", help="what runs; exit code 1 when something is not healthy")
+    commands.add_parser("status", help="what runs; exit code 3 when something is not healthy")
     logs = commands.add_parser("logs", help="the end of the logs")
     logs.add_argument("names", nargs="*", metavar="NAME")
     logs.add_argument("-n", "--lines", type=int, default=20)

@@ -3,7 +3,8 @@
 It prints whether the store honours conditional writes, the bucket's versioning, and lifecycle rules that would remove
 files of the archive. With --set-lifecycle it first sets a rule that removes noncurrent versions after 30 days, and
 parts of uploads after 2. It needs the rights of an administrator, besides those of `python -m include.rights archive`.
-Exit codes: 0 all is well; 75 the store is out; 78 a rule or a setting is wrong, or a right is missing.
+Exit codes: 0 all is well; 3 a rule would remove files; 75 the store is out; 78 a setting is wrong, or a right is
+missing.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import sys
 
 from include.adapters.s3.bucket_check import ArchiveBucket
 from include.command import as_command
-from include.errors import MISCONFIGURED, OK, ConfigurationError
+from include.errors import LOOK, OK, ConfigurationError
 from include.s3_connection import S3_SCHEME
 from include.settings import Settings
 
@@ -31,7 +32,7 @@ def main() -> int:
     state = bucket.state()
     print(f"conditional writes: {state.conditional_writes}\nversioning: {state.versioning}")
     print(*(state.problems or ["lifecycle: no rule removes files of the archive"]), sep="\n")
-    return MISCONFIGURED if state.problems else OK
+    return LOOK if state.problems else OK
 
 
 if __name__ == "__main__":

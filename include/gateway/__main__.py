@@ -31,7 +31,7 @@ from include.clock import SystemClock
 from include.command import as_command
 from include.contracts.offsets import Partition
 from include.contracts.pipelines import RAW_TOPICS
-from include.errors import OK, BrokerUnavailable, ConfigurationError, PipelineError, Retryable
+from include.errors import OK, STOPPED, BrokerUnavailable, ConfigurationError, PipelineError, Retryable
 from include.gateway.access_tokens import AccessTokens
 from include.gateway.app import Gateway
 from include.gateway.broker_clock import BrokerClock
@@ -43,8 +43,6 @@ from include.gateway.tokens import Tokens
 from include.settings import GatewaySettings, Settings
 
 log = logging.getLogger("include.gateway")
-
-STOPPED = 70
 
 _SHUTDOWN_MARGIN_S = 3.0  # for the fsync of records that Kafka did not acknowledge in time
 _PROBE_S = 1.0

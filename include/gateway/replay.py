@@ -11,8 +11,8 @@ its progress; safe to run again.
 --move-to-cluster ID  assign the events to another Kafka cluster; otherwise they are sent to their own cluster only,
                       which is that of the first contact
 
-Exit codes: 0 no records wait any more; 75 some do, or the store or the broker is not available; 78 a setting is wrong,
-or another cluster answers.
+Exit codes: 0 the store is empty; 3 no records wait any more, but Kafka refused some, see --list-refused; 75 some wait,
+or the store or the broker is not available; 78 a setting is wrong, or another cluster answers.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.tracing import tracer_of
 from include.clock import SystemClock, rfc3339
 from include.command import as_command
-from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError, ForeignCluster
+from include.errors import LOOK, OK, TRY_LATER, BrokerUnavailable, ConfigurationError, ForeignCluster
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.drain import Drain, DrainReport
@@ -61,6 +61,8 @@ async def drain_store(
 ) -> DrainReport:
     """Send the waiting records of a store, in order. Returns also when an outage ended it; see `left`.
 
+    `refused` counts all records that the store has set aside.
+
     Raises BrokerUnavailable, ForeignCluster, StoreInUse, StoreUnavailable, StoreFull.
     """
     counters, circuit = Counters(), Circuit()
@@ -84,7 +86,7 @@ async def drain_store(
             report = await drain.once()
             while report.left and not circuit.is_open and (report.sent or report.refused or drain.is_midway):
                 report = await drain.once()
-            return DrainReport(counters.replayed, counters.set_aside, report.left)
+            return DrainReport(counters.replayed, store.backlog().refused, report.left)
         finally:
             await producer.close(1.0)
 
@@ -191,7 +193,9 @@ def main() -> int:
         if tracer is not None:
             tracer.close()
     print(f"sent {report.sent}, refused {report.refused}, left {report.left}")
-    return OK if report.left == 0 else TRY_LATER
+    if report.left:
+        return TRY_LATER
+    return LOOK if report.refused else OK
 
 
 def _arguments() -> argparse.Namespace:

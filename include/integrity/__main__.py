@@ -5,9 +5,10 @@ A day by hand: `drain`, `catch-up`, `rebuild`, `diff`, `publish`, `certify`. To 
 Settings come from the environment, as for every process of the pipeline (`set -a; . ./.env; set +a`).
 The result is printed on standard output, as text or with --json as JSON; the log on standard error.
 
-Exit codes: 0 done; 2 wrong arguments; 3 done, but a person has to look: differences are unexplained, the day is not
-certified, or the watch has findings; 4 refused, a retry will not help; 75 a server is unavailable or the day is busy,
-try again later; 78 a setting is missing or wrong; 1 a defect.
+Exit codes: 0 done; 2 wrong arguments; 3 done, but a person has to look: differences are unexplained, Kafka refuses
+events, the day is not certified, or the watch has findings; 4 refused, a retry does not help; 75 another run may
+succeed: a server is unavailable, the day is busy, or events are not drained; 78 a setting is missing or wrong; 1 a
+defect.
 """
 
 import argparse

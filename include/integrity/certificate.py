@@ -12,7 +12,7 @@ from include.adapters.postgres.sessions import connect
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.definition import Definition
-from include.errors import BalanceBroken, NothingBuilt, StaleRun
+from include.errors import BalanceBroken, NothingBuilt, Retryable
 from include.integrity.caught_up import SpeedLayerLag, catch_up
 from include.integrity.day_checks import check_day
 from include.integrity.gateway_stores import MissingStore, missing_stores, missing_stores_term, note_stores
@@ -67,6 +67,10 @@ SINCE = (
 )
 
 
+class DayChanged(Retryable):
+    """The day was published or undone while its terms were counted; a retry counts them again."""
+
+
 @dataclass(frozen=True)
 class Term:
     """One line of a certificate. `value` is a count or the hash, as text; `query` computes it again."""
@@ -117,8 +121,9 @@ def certify(
     Can run twice: the new certificate replaces the earlier one, and the day's status follows it. Blocks on every
     gateway, up to a minute on a stream that is behind, and while the members' topic and the day's rows are read; the
     stream waits only while the certificate is saved. Raises DayNotOver; NothingBuilt if the day is not published;
-    StaleRun if it was published or undone meanwhile; BalanceBroken if the terms do not add up or the rows differ from
-    those built; GatewayUnavailable, BrokerUnavailable, TopicChanged and DatabaseUnavailable, which are Retryable.
+    BalanceBroken if the terms do not add up or the rows differ from
+    those built; DayChanged, GatewayUnavailable, BrokerUnavailable, TopicChanged and DatabaseUnavailable, which are
+    Retryable.
     """
     day.require_over(SystemClock().now())
     # before the transaction, because both may block; events that a gateway sends after its answer are in the topics
@@ -136,8 +141,7 @@ def certify(
         terms = [*_terms(cursor, day, generation_id, hashed, held, missing), _behind(lag, settings.pipeline)]
         cursor.execute(query("lock_shown_day", cursor), {"day": day.date})
         if cursor.fetchone()[0] != generation_id:
-            raise StaleRun("the day shows something else since its terms were counted; certify it again",
-                           day=day, generation=generation_id)  # fmt: skip
+            raise DayChanged(day=day, generation=generation_id)
         terms += _counted_terms(cursor, SINCE, {"day": day.date})
         certificate = Certificate(str(day), generation_id, None, terms)
         content_hash = certificate.value("content_hash")

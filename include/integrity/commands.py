@@ -11,6 +11,7 @@ from include.airflow_support.days import require_rebuildable
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.errors import WrongArguments
+from include.gateway.client import ReplayReport
 from include.integrity import caught_up, certificate, comparison, days, gateways, pruning, publication, whereabouts
 from include.integrity.audit import audit_kafka
 from include.integrity.certificate import Certificate
@@ -66,7 +67,7 @@ def batch_settings(pipeline: str = "", environment: Mapping[str, str] | None = N
 
 
 def needs_a_person(result: Any) -> bool:
-    """True if a person has to look at the result of a step: differences, a day without a certificate, findings."""
+    """True if a person has to look at the result: differences, refused events, an uncertified day, findings."""
     match result:
         case Certificate():
             return result.reason is not None
@@ -74,6 +75,8 @@ def needs_a_person(result: Any) -> bool:
             return result.report.unexplained > 0
         case Report():
             return result.unexplained > 0
+        case ReplayReport():
+            return result.refused > 0
         case [Finding(), *_]:
             return True
         case _:

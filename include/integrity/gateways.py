@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from include.errors import ConfigurationError, PipelineError
+from include.errors import ConfigurationError, PipelineError, Retryable
 from include.gateway.client import GatewayClient, GatewayUnavailable, ReplayReport, no_answer
 from include.gateway.client import replay_fallback as replay_one
 from include.settings import GatewaySettings, Settings
 
 _ASKED_AT_ONCE = 16
+
+
+class FallbackNotDrained(Retryable):
+    """A gateway's fallback store still holds events; a rebuild now would miss them."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +113,12 @@ def _ask(gateway: GatewaySettings, timeout_s: float) -> Unsent:
 
 
 def replay_fallback(settings: Settings, timeout_s: float = 300.0) -> ReplayReport:
-    """Have the gateways drain their stores, one after the other; returns the sums. See `client.replay_fallback`."""
+    """Have the gateways drain their stores, one after the other; returns the sums. See `client.replay_fallback`.
+
+    Raises FallbackNotDrained if events are left, and the errors of `client.replay_fallback`.
+    """
     reports = [replay_one(dataclasses.replace(settings, gateway=gateway), timeout_s) for gateway in gateways(settings)]
-    return ReplayReport(
-        sent=sum(report.sent for report in reports),
-        left=sum(report.left for report in reports),
-        refused=sum(report.refused for report in reports),
-    )
+    if left := sum(report.left for report in reports):
+        raise FallbackNotDrained(left=left)
+    sent, refused = sum(report.sent for report in reports), sum(report.refused for report in reports)
+    return ReplayReport(sent=sent, left=0, refused=refused)

@@ -6,18 +6,30 @@ import sys
 from pathlib import Path
 
 from include.contracts.day import Day
-from include.errors import CRASHED, MISCONFIGURED, REFUSED, TRY_LATER, PipelineError
+from include.errors import FINAL, MISCONFIGURED, Misconfigured, PipelineError, Retryable
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "spark_jobs" / "rebuild_day.py"
 
 
 class RebuildFailed(PipelineError):
-    """The rebuild failed; its log above says why. The exit code is the job's if that says whether a retry helps."""
+    """The rebuild failed; its log above says why."""
 
-    def __init__(self, job_code: int, day: Day, run_id: str) -> None:
-        super().__init__(day=day, run=run_id, exit_code=job_code)
-        self.exit_code = job_code if job_code in (REFUSED, TRY_LATER, MISCONFIGURED) else CRASHED
+
+class RebuildMisconfigured(RebuildFailed, Misconfigured):
+    """The rebuild failed, and a person has to correct something first; its log above says what."""
+
+
+class RebuildInterrupted(RebuildFailed, Retryable):
+    """The rebuild failed, and another run may succeed; its log above says why."""
+
+
+def rebuild_failed(job_code: int, day: Day, run_id: str) -> RebuildFailed:
+    """Return the error of a job that ended with this code. Another run may succeed as in a task: see `FINAL`."""
+    kind = RebuildFailed if job_code in FINAL else RebuildInterrupted
+    if job_code == MISCONFIGURED:
+        kind = RebuildMisconfigured
+    return kind(day=day, run=run_id, exit_code=job_code)
 
 
 def rebuild_arguments(day: str, run_id: str, reason: str | None, source: str) -> list[str]:
@@ -36,4 +48,4 @@ def rebuild(day: Day, run_id: str, reason: str | None, source: str = "auto") -> 
         command, stdout=sys.stderr, env={**os.environ, "PYTHONPATH": python_path}, cwd=ROOT, check=False
     )
     if finished.returncode != 0:
-        raise RebuildFailed(finished.returncode, day, run_id)
+        raise rebuild_failed(finished.returncode, day, run_id)

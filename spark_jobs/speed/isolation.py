@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from include.adapters.postgres.stream_trials import StreamTrials, Trial
-from include.errors import PipelineError, RecordsRefused
+from include.errors import RecordsRefused, Retryable
 from spark_jobs.connectors.failures import cause_of
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ NARROWED = 8  # with halving, a record that kills the process would kill twice a
 PROCESS_ENDED = "the driver's process ended while it took this record"
 
 
-class Stopping(PipelineError):
+class Stopping(Retryable):
     """The application is stopping; the next driver processes the remaining records."""
 
 

@@ -18,7 +18,7 @@ from include.adapters.postgres.pending_store import PendingStore
 from include.adapters.postgres.stream_trials import StreamTrials
 from include.contracts.definition import Definition
 from include.contracts.offsets import OffsetRange, Offsets
-from include.errors import PipelineError
+from include.errors import PipelineError, Retryable
 from include.retry import NO_LIMIT, retry_transient
 from include.settings import Settings
 from include.spans import Tracer
@@ -34,7 +34,7 @@ RARELY = 10  # every so many ticks
 Result = TypeVar("Result")
 
 
-class QueryFailed(PipelineError):
+class QueryFailed(Retryable):
     """A streaming query ended with an error of Spark."""
 
 

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from include.errors import STOPPED
 from include.process_tree import descendants, kill
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-EX_SOFTWARE = 70
 
 
 class Pulse:
@@ -98,8 +98,8 @@ class Watchdog:
 
 
 def end_process() -> None:
-    """Kill the child processes, above all the JVM, then exit at once with code 70."""
+    """Kill the child processes, above all the JVM, then exit at once with STOPPED (70)."""
     faulthandler.dump_traceback(all_threads=True)
     for child in descendants(os.getpid()):
         kill(child)
-    os._exit(EX_SOFTWARE)
+    os._exit(STOPPED)

@@ -1,26 +1,32 @@
 """Exit codes: one mapping, by the error's class, and every command ends with it."""
 
 import importlib
+import re
+from pathlib import Path
 
 import pytest
 
 from include.contracts.day import Day
 from include.errors import (
+    CRASHED,
+    EXIT_CODES,
+    FINAL,
+    LOOK,
     MISCONFIGURED,
     REFUSED,
     TRY_LATER,
-    USAGE,
     ConfigurationError,
-    ContractMismatch,
-    MissingRange,
-    PositionRefused,
+    DayBusy,
+    Misconfigured,
+    PipelineError,
     Retryable,
     WrongArguments,
 )
-from include.integrity.process import RebuildFailed
+from include.integrity.process import rebuild_failed
 from include.settings import Settings
-from spark_jobs.archive.files import ArchiveDamaged
 from tests.support.errors import pipeline_errors
+
+ROOT = Path(__file__).resolve().parents[2]
 
 COMMANDS = {
     "stack.create_topics": [],
@@ -42,16 +48,64 @@ COMMANDS = {
 ERRORS = pipeline_errors()
 
 
+def breach(error: type[PipelineError]) -> str | None:
+    """Return how a class of errors breaks the rule of `include.errors`; None if it keeps it."""
+    homes = [each for each in error.__mro__ if "exit_code" in vars(each)]
+    if any(each.__module__ != PipelineError.__module__ for each in homes):
+        return "its exit code is not that of a kind of errors"
+    if len(homes) > 2:
+        return "it is of two kinds"
+    if error.exit_code not in {TRY_LATER, *FINAL}:
+        return "its exit code is of no failure"
+    if (error.exit_code in FINAL) == issubclass(error, Retryable):
+        return "its exit code and its class do not agree on a retry"
+    return None
+
+
 @pytest.mark.parametrize("error", ERRORS, ids=lambda each: each.__name__)
-def test_what_can_pass_by_itself_ends_with_75_and_what_a_person_has_to_set_right_with_78(error):
-    if issubclass(error, Retryable):
-        assert error.exit_code == TRY_LATER == 75
-    elif issubclass(error, ConfigurationError | ContractMismatch | PositionRefused | MissingRange | ArchiveDamaged):
-        assert error.exit_code == MISCONFIGURED == 78
-    elif issubclass(error, WrongArguments):
-        assert error.exit_code == USAGE == 2
-    else:
-        assert error.exit_code == REFUSED == 4
+def test_the_class_of_an_error_is_the_one_place_that_decides_on_a_retry(error):
+    assert breach(error) is None
+
+
+@pytest.mark.parametrize(
+    ("bases", "own"),
+    [
+        ((PipelineError,), {"exit_code": TRY_LATER}),
+        ((PipelineError,), {"exit_code": MISCONFIGURED}),
+        ((Retryable,), {"exit_code": REFUSED}),
+        ((ConfigurationError,), {"exit_code": LOOK}),
+        ((Retryable, ConfigurationError), {}),
+        ((ConfigurationError, DayBusy), {}),
+    ],
+)
+def test_a_class_that_breaks_the_rule_is_found(bases, own):
+    assert breach(type("Planted", bases, own)) is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [(PipelineError, {"exit_code": TRY_LATER}), (PipelineError, {"exit_code": CRASHED}), (Retryable, {"exit_code": 4})],
+)
+def test_a_kind_that_breaks_the_rule_is_found(kind, own):
+    assert breach(type("Planted", (kind,), {**own, "__module__": PipelineError.__module__})) is not None
+
+
+def test_each_kind_has_its_exit_code():
+    kinds = {kind: kind.exit_code for kind in ERRORS if "exit_code" in vars(kind)}
+    assert kinds == {PipelineError: 4, Retryable: 75, Misconfigured: 78, WrongArguments: 2}
+
+
+@pytest.mark.parametrize("error", ["ArchiveDamaged", "ConfigurationError", "ContractMismatch", "MissingRange",
+                                   "PositionRefused"])  # fmt: skip
+def test_what_a_person_has_to_set_right_ends_with_78(error):
+    assert {each.__name__: each for each in ERRORS}[error].exit_code == MISCONFIGURED == 78
+
+
+def test_the_documentation_has_every_exit_code_once():
+    text = (ROOT / "docs" / "architecture" / "operations.md").read_text()
+    _, section = text.split("\n### Exit codes\n")
+    listed = re.findall(r"^\| (\d+) \|", section.split("\n#")[0], re.MULTILINE)
+    assert sorted(map(int, listed)) == sorted(EXIT_CODES)
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda each: each.__name__)
@@ -68,6 +122,9 @@ def test_every_command_ends_with_the_code_of_its_error(command, error, monkeypat
     assert importlib.import_module(command).main() == error.exit_code
 
 
-@pytest.mark.parametrize(("job", "own"), [(75, 75), (78, 78), (4, 4), (1, 1), (2, 1), (-9, 1), (137, 1)])
-def test_a_failed_rebuild_ends_with_the_code_of_its_job(job, own):
-    assert RebuildFailed(job, Day.parse("2026-11-20", "Asia/Seoul"), "r").exit_code == own
+@pytest.mark.parametrize(("job", "own"), [(75, 75), (78, 78), (4, 4), (2, 4), (1, 75), (70, 75), (-9, 75), (137, 75)])
+def test_a_failed_rebuild_says_of_a_retry_what_a_task_with_the_same_job_does(job, own):
+    error = rebuild_failed(job, Day.parse("2026-11-20", "Asia/Seoul"), "r")
+    assert (error.exit_code, isinstance(error, Retryable)) == (own, job not in FINAL)
+    assert breach(type(error)) is None
+    assert f"exit_code={job}" in str(error)

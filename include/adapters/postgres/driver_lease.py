@@ -10,7 +10,7 @@ from psycopg2.errors import LockNotAvailable
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import KeptConnection, SessionLimits
-from include.errors import DatabaseUnavailable, DriverSuperseded, PipelineError, Retryable, TimelineChanged
+from include.errors import DatabaseUnavailable, DriverSuperseded, Retryable, TimelineChanged
 from include.settings import DatabaseSettings
 from include.sql.named import query
 
@@ -21,7 +21,7 @@ ALIVE_S = 15.0  # a driver writes a heartbeat every second
 TAKE_S = 10.0  # how long a transaction of the older driver may continue
 
 
-class LeaseTaken(PipelineError):
+class LeaseTaken(Retryable):
     """Another driver took the lease in the meantime."""
 
 

@@ -16,9 +16,10 @@ from include.adapters.postgres.sessions import connect
 from include.airflow_support import steps
 from include.clock import rfc3339
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import BalanceBroken, ConfigurationError, NothingBuilt, StaleRun
+from include.errors import BalanceBroken, ConfigurationError, NothingBuilt
 from include.gateway.client import GatewayUnavailable
 from include.integrity import certificate as certificate_module
+from include.integrity.certificate import DayChanged
 from include.integrity.commands import COMMANDS, Command
 from include.integrity.comparison import verify
 from include.integrity.day_checks import request_check
@@ -303,7 +304,7 @@ def test_a_day_that_moved_on_while_its_terms_were_counted_is_not_certified(setti
         return counted
 
     monkeypatch.setattr(certificate_module, "_terms", then_publish)
-    with pytest.raises(StaleRun, match="certify it again"):
+    with pytest.raises(DayChanged, match="was published or undone"):
         certify_alone(settings, DAY)
     assert rows(settings, STATUS) == [("rebuilt", False)]
     assert stored(settings) == []

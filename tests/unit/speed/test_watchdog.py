@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from include.errors import STOPPED
 from spark_jobs.speed import watchdog as module
-from spark_jobs.speed.watchdog import EX_SOFTWARE, Watchdog
+from spark_jobs.speed.watchdog import Watchdog
 from tests.servers import wait_until
 from tests.support.pipeline import ROOT
 
@@ -44,7 +45,7 @@ def watchdog(ends):
 def test_a_process_that_stands_still_ends_with_its_children_and_says_where_it_stood():
     ran = subprocess.run([sys.executable, "-c", STUCK], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
                          capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
-    assert ran.returncode == EX_SOFTWARE, ran.stderr
+    assert ran.returncode == STOPPED == 70, ran.stderr
     assert "stands_here" in ran.stderr
     child = int(ran.stdout)
     wait_until(lambda: not Path(f"/proc/{child}").exists(), 10, "the child is gone")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from include.errors import LOOK
 from stack import env_file
 from stack.environment import MARKER
 from stack.layout import DATA_FOLDERS, PROJECT_ROOT, Layout
@@ -56,14 +57,14 @@ def without_environment(layout: Layout, *arguments: str) -> subprocess.Completed
 
 def test_status_names_what_runs_without_the_environment(layout, service):
     shown = without_environment(layout, "status")
-    assert (shown.returncode, shown.stderr) == (1, "")
+    assert (shown.returncode, shown.stderr) == (LOOK, "")
     assert "there is no environment, so health is not known (`make setup` makes one)" in shown.stdout
     assert shown.stdout.splitlines()[1:] == [f"  {'stream':<24} pid {service.pid}"]
 
 
 def test_status_says_that_nothing_runs_without_the_environment(layout):
     shown = without_environment(layout, "status")
-    assert (shown.returncode, shown.stderr) == (1, "")
+    assert (shown.returncode, shown.stderr) == (LOOK, "")
     assert shown.stdout == (
         "there is no environment, so health is not known (`make setup` makes one); no service runs\n"
     )
