@@ -94,7 +94,7 @@ class KafkaSettings:
 
 @dataclass(frozen=True)
 class GatewayLimits:
-    """Limits of the gateway's HTTP server. docs/deployment.md says what happens beyond each.
+    """Limits of the gateway's HTTP server. docs/gateway-api.md says what happens beyond each.
 
     A connection buffers at most a head and one read of pipelined input, a body, and an answer with
     `write_buffer_bytes`. All connections together buffer `max_in_flight_bytes` of requests and `max_unsent_bytes` of

@@ -16,7 +16,7 @@ from stack.layout import PROJECT_ROOT
 from stack.ports import unused
 from tests.support.compose import BROKERS
 
-OLDEST = (2, 23, 1)  # of Compose, as docs/deployment.md says
+OLDEST = (2, 23, 1)  # of Compose, as docs/deployment/compose.md says
 BASE_IMAGES = ("PYTHON_IMAGE", "POSTGRES_IMAGE", "KAFKA_IMAGE")
 _POLL_S = 1.0
 _KILLED_S = 60.0

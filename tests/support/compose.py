@@ -17,7 +17,7 @@ COMPOSE_FILE = PROJECT_ROOT / "docker-compose.yaml"
 ORDER_DETAIL_FILE = PROJECT_ROOT / "docker-compose.order_detail.yaml"  # a further pipeline
 COMPOSE_FILES = (COMPOSE_FILE, ORDER_DETAIL_FILE)
 LOCAL_ONLY = {  # variables of `.env` that no container needs, and why
-    "STACK_EXTERNAL": "compose has its own way to leave a service out, see docs/deployment.md",
+    "STACK_EXTERNAL": "compose has its own way to leave a service out, see docs/deployment/compose.md",
     "KAFKA_PORT": "brokers are not published; inside they listen on 9092",
     "KAFKA_CONTROLLER_PORT": "the same, 9093",
     "KAFKA_BOOTSTRAP_SERVERS": "an address",
@@ -31,7 +31,7 @@ LOCAL_ONLY = {  # variables of `.env` that no container needs, and why
     "STREAM_CHECKPOINT_DIR": "a path in the container",
     "STREAM_METRICS_PORT": "not published",
     "STREAM_SERVE_METRICS_PORT": "not published",
-    "STREAM_PROCESSES": "an override file makes them two, see docs/deployment.md",
+    "STREAM_PROCESSES": "an override file makes them two, see docs/deployment/compose.md",
     "ARCHIVE_DIR": "a path in the container",
     "SPARK_MASTER": "an address",
     "SPARK_KAFKA_JARS_DIR": "a path in the image",

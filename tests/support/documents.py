@@ -8,7 +8,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 RUNBOOKS = sorted((ROOT / "docs" / "runbooks").glob("*.md"))
 ARCHITECTURE = [ROOT / "docs" / "architecture.md", *sorted((ROOT / "docs" / "architecture").glob("*.md"))]
-OPERATED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ARCHITECTURE, *RUNBOOKS]
+GUIDES = [ROOT / "docs" / f"{name}.md" for name in ("commands", "gateway-api", "operators", "tutorial")]
+DEPLOYMENT = sorted((ROOT / "docs" / "deployment").glob("*.md"))
+OPERATED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *GUIDES, *DEPLOYMENT, *ARCHITECTURE, *RUNBOOKS]
 
 FENCED = re.compile(r"^[ \t]*```(\w+)\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")

@@ -32,5 +32,5 @@ def _refuse_other(cursor: Cursor, zone: str) -> None:
     if row and row[0] != zone:
         raise ConfigurationError(
             f"PIPELINE_TIMEZONE={zone}: the days of this database and its archive were filed under {row[0]}; set it "
-            "back, or begin with a new database and another ARCHIVE_DIR, see docs/deployment.md"
+            "back, or begin with a new database and another ARCHIVE_DIR, see docs/deployment/compose.md"
         )

@@ -29,7 +29,7 @@ from tests.support.image import DOCKERFILE, copy_tree, ignore_rules, is_ignored,
 
 SECRET = re.compile(r"_(PASSWORD|TOKEN|SECRET|KEY|HEADERS)$")
 BUILDER = "databases"
-DEPLOYMENT = PROJECT_ROOT / "docs" / "deployment.md"
+DEPLOYMENT = PROJECT_ROOT / "docs" / "deployment" / "compose.md"
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +108,9 @@ def test_nothing_starts_without_a_secret(variables: dict[str, str], name: str) -
 
 
 def test_says_where_to_read_on_when_there_is_no_env_file() -> None:
-    with pytest.raises(MissingVariable, match=r"docs/deployment\.md"):
+    with pytest.raises(MissingVariable, match=r"docs/deployment/compose\.md"):
         Compose.load({})
-    assert (PROJECT_ROOT / "docs" / "deployment.md").is_file()
+    assert (PROJECT_ROOT / "docs" / "deployment" / "compose.md").is_file()
 
 
 def test_no_secret_is_written_into_the_file() -> None:

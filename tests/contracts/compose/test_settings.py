@@ -33,7 +33,7 @@ from tests.support.documents import fenced
 from tests.support.image import read_stages
 
 ROOT = Layout.of().root
-DEPLOYMENT = ROOT / "docs" / "deployment.md"
+DEPLOYMENT = ROOT / "docs" / "deployment" / "compose.md"
 # a command of compose that names a service: options, then the service
 DOCKER_COMPOSE = re.compile(
     r"docker compose (?:exec|run|stop|kill|logs|restart)(?: (?:--signal|--tail|-e) \w+| --[\w-]+)* ([\w-]+)"

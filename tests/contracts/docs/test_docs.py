@@ -87,27 +87,32 @@ def test_paths_and_queries_exist(doc: Path) -> None:
     assert missing == []
 
 
-def test_variables_of_the_readme_are_settings() -> None:
+@pytest.mark.parametrize("name", ["README", "docs/commands", "docs/gateway-api", "docs/tutorial"])
+def test_variables_of_the_first_pages_are_settings(name: str) -> None:
     files = ("stack/env_file.py", "include/settings.py", "include/kafka_connection.py", "include/gateway/tls.py")
     sources = "".join(text_of(ROOT / file) for file in files)
     known = set(re.findall(r'"([A-Z][A-Z0-9_]*)"', sources))
-    named = set(VARIABLE.findall(text_of(ROOT / "README.md")))
+    named = set(VARIABLE.findall(text_of(ROOT / f"{name}.md")))
+    assert named
     assert named - known - OTHER_VARIABLES.keys() == set()
+
+
+def test_variables_of_the_shell_are_read() -> None:
     for variable, reader in OTHER_VARIABLES.items():
         assert f'"{variable}"' in text_of(ROOT / reader)
 
 
-def test_ports_of_the_readme_are_the_defaults() -> None:
+def test_ports_of_the_tutorial_are_the_defaults() -> None:
     from stack import env_file
 
     defaults = {v.default for section in env_file.SECTIONS for v in section.variables if v.port}
-    named = set(re.findall(r"127\.0\.0\.1:(\d+)", text_of(ROOT / "README.md")))
+    named = set(re.findall(r"127\.0\.0\.1:(\d+)", text_of(ROOT / "docs" / "tutorial.md")))
     assert named
     assert named <= defaults
 
 
-def test_every_make_target_of_daily_use_is_in_the_readme() -> None:
-    named = {target for _, target in MAKE.findall(text_of(ROOT / "README.md"))}
+def test_every_make_target_is_in_the_page_of_commands() -> None:
+    named = {target for _, target in MAKE.findall(text_of(ROOT / "docs" / "commands.md"))}
     assert make_targets() - {"help"} - named == set()
 
 

@@ -147,9 +147,9 @@ def test_the_headers_for_the_collector_are_an_optional_secret_of_gateway_and_str
 
 @pytest.mark.parametrize("secret", ["secrets", "prepare"])
 def test_the_documented_command_makes_the_secret(variables: dict[str, str], secret: str) -> None:
-    written = (PROJECT_ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    written = (PROJECT_ROOT / "docs" / "deployment" / "kubernetes.md").read_text(encoding="utf-8")
     command = re.search(rf"grep -E '(.+)' \.env > deploy/kubernetes/{secret}\.env", written)
-    assert command, "docs/deployment.md lacks the command"
+    assert command, "docs/deployment/kubernetes.md lacks the command"
     made = {name for name in variables if re.search(command.group(1), f"{name}=")}
     assert made == keys_of(secret) - {"OTEL_EXPORTER_OTLP_HEADERS"}
     assert ("OTEL_EXPORTER_OTLP_HEADERS" in keys_of(secret)) == bool(

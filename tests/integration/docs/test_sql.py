@@ -11,7 +11,6 @@ from tests.support.publication import open_as
 
 BLOCKS = [one for runbook in RUNBOOKS for one in sql(runbook, "batch")]
 BLOCKS += sql(ROOT / "docs" / "analysts.md", "analyst")
-BLOCKS += [one for one in sql(ROOT / "README.md", "analyst") if one.statements[0].startswith("SELECT")]
 
 
 @pytest.fixture(scope="module")

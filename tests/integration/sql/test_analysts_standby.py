@@ -1,4 +1,4 @@
-"""A standby that analysts read, made and set as docs/deployment.md says: two real servers, one copying the other."""
+"""A standby that analysts read, as docs/deployment/own-servers.md makes it: two real servers, one copying the other."""
 
 import os
 import shutil
@@ -49,7 +49,7 @@ NEVER_VACUUMED = "detail_empty"
 
 def blocks(language: str) -> list[str]:
     """The section's blocks."""
-    found = fenced(ROOT / "docs" / "deployment.md", language)
+    found = fenced(ROOT / "docs" / "deployment" / "own-servers.md", language)
     return [block for before, block in found if before.rpartition("\n## ")[2].startswith("A standby for analysts\n")]
 
 

@@ -210,8 +210,8 @@ def variables_of(server: PostgresTestServer, path: Path) -> Mapping[str, str]:
 
 
 def make_person(cursor: Cursor, name: str, connections: int = 20) -> None:
-    """As docs/deployment.md says, with another limit of connections."""
-    (block,) = (text for _, text in fenced(ROOT / "docs/deployment.md", "sql") if "kim" in text)
+    """As docs/deployment/own-servers.md says, with another limit of connections."""
+    (block,) = (text for _, text in fenced(ROOT / "docs/deployment/own-servers.md", "sql") if "kim" in text)
     assert "CONNECTION LIMIT 5;" in block
     for line in block.replace("kim", name).replace("LIMIT 5", f"LIMIT {connections}").splitlines():
         if line == f"\\password {name}":
@@ -249,8 +249,8 @@ def shown(settings: Settings, user: str, name: str) -> str:
         return str(cursor.fetchone()[0])
 
 
-def test_an_administrator_who_follows_the_readme_gives_the_same_rights(settings, server, tmp_path, caplog):
-    (block,) = (text for _, text in fenced(ROOT / "README.md", "sql") if "CREATE ROLE" in text)
+def test_an_administrator_who_follows_the_document_gives_the_same_rights(settings, server, tmp_path, caplog):
+    (block,) = (text for _, text in fenced(ROOT / "docs/deployment/own-servers.md", "sql") if "CREATE DATABASE" in text)
     limits = ANALYST_LIMITS.read_text()
     with postgres_server(tmp_path) as other:
         variables = variables_of(other, tmp_path / ".env")
