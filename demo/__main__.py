@@ -16,10 +16,10 @@ from demo.services import LocalServices
 from demo.site import Site
 from demo.story import Story
 from demo.warehouse import Warehouse
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.contracts.day import Day
+from include.contracts.errors import PipelineError
 from include.contracts.site import BOARD_DETAIL_PIPELINE
-from include.errors import PipelineError
 from include.gateway.client import GatewayClient
 from include.settings import Settings
 from stack.environment import load_environment

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import httpx
 
-from include.errors import PipelineError, Retryable
+from include.contracts.errors import PipelineError, Retryable
 
 TaskStates = dict[str, str]
 Progress = Callable[[TaskStates], None]

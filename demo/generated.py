@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.contracts.fields import Field

@@ -20,7 +20,7 @@ from demo.topic_sender import as_gateway, send
 from demo.warehouse import Warehouse
 from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.day import Day
-from include.errors import PipelineError
+from include.contracts.errors import PipelineError
 from include.gateway.client import GatewayClient
 from include.integrity.caught_up import wait_until_caught_up
 from include.settings import Settings

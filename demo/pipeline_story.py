@@ -10,7 +10,7 @@ from typing import Any
 from demo.chapters import Chapters
 from demo.generated import GeneratedRecords
 from demo.narrator import NotAsTold
-from include.errors import OK, TRY_LATER
+from include.contracts.errors import OK, TRY_LATER
 
 COUNT = 100
 MORNING, EVENING = 1, 20  # versions of the table's record 0

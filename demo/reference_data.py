@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
 
 MEMBERS = 442_128
 BOARDS = 447_017

@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
 from include.contracts.day import Day
 
 POSTS = (

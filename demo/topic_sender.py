@@ -6,10 +6,10 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from include.clock import SystemClock, rfc3339
 from include.contracts import headers
+from include.contracts.clock import SystemClock, rfc3339
+from include.contracts.errors import PipelineError
 from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
-from include.errors import PipelineError
 
 _TELL_EVERY = 2_000
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ParamSpec
 
 from include import logs
-from include.errors import OK, PipelineError
+from include.contracts.errors import OK, PipelineError
 
 log = logging.getLogger(__name__)
 

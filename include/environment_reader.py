@@ -8,7 +8,7 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 
 _T = TypeVar("_T")
 

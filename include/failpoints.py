@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.process_tree import kill_with_children
 
 VARIABLE = "PIPELINE_FAILPOINTS"

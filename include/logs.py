@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
+from include.contracts.errors import ConfigurationError
 from include.environment_reader import EnvironmentReader
-from include.errors import ConfigurationError
 
 
 @dataclass(slots=True)  # not frozen: that would cost each request half a microsecond

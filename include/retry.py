@@ -19,7 +19,7 @@ from tenacity import (
     wait_exponential_jitter,
 )
 
-from include.errors import Transient
+from include.contracts.errors import Transient
 
 log = logging.getLogger(__name__)
 

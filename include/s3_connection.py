@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from include.contracts.errors import ConfigurationError
 from include.environment_reader import EnvironmentReader, without_login
-from include.errors import ConfigurationError
 
 S3_SCHEME = "s3://"
 FILE_SCHEME = "file://"

@@ -14,8 +14,8 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from include.contracts.definition import Definition, definitions_folder
+from include.contracts.errors import ConfigurationError
 from include.environment_reader import EnvironmentReader, without_login
-from include.errors import ConfigurationError
 from include.gateway.tls import ClientTls, ServerTls, read_client_tls, read_server_tls
 from include.kafka_connection import KafkaConnection
 from include.s3_connection import S3Connection, read_location

@@ -28,8 +28,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.clock import rfc3339
 from include.command import as_command
+from include.contracts.clock import rfc3339
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.kafka_connection import KafkaConnection
 from include.settings import SparkSettings

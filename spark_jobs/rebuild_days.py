@@ -17,7 +17,7 @@ from include.adapters.postgres.generation_store import GenerationStore
 from include.adapters.postgres.schema_revision import checked_settings
 from include.command import as_command
 from include.contracts.day import Day
-from include.errors import OK
+from include.contracts.errors import OK
 from include.process_tree import die_with_parent
 from spark_jobs.batch.night import build_days
 from spark_jobs.connectors.session import open_context

@@ -35,13 +35,13 @@ from include.adapters.postgres.generation_store import GenerationStore
 from include.adapters.postgres.pending_store import PendingRecord
 from include.adapters.postgres.schema_revision import checked_settings
 from include.archive.store import ArchiveStore
-from include.clock import rfc3339
 from include.command import as_command
 from include.contracts import headers as h
+from include.contracts.clock import rfc3339
 from include.contracts.day import Day
+from include.contracts.errors import LOOK, OK, Retryable
 from include.contracts.record_time import accepted_time, record_time
 from include.contracts.topics import Topic
-from include.errors import LOOK, OK, Retryable
 from include.integrity.caught_up import wait_until_caught_up
 from include.settings import Settings
 from spark_jobs.archive.files import ArchiveFolder

@@ -20,7 +20,7 @@ import signal
 import threading
 
 from include.command import as_command
-from include.errors import CRASHED, OK, PipelineError
+from include.contracts.errors import CRASHED, OK, PipelineError
 from include.process_tree import die_with_parent
 from include.settings import Settings
 from spark_jobs.speed.driver import QUERIES, Driver

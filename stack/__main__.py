@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from include.errors import LOOK
+from include.contracts.errors import LOOK
 from stack import leftovers
 from stack.down import clean, down
 from stack.errors import StackError, one_line_errors

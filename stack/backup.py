@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg2
 
 from include.adapters.files import call_journal, cluster_file, fallback_schema
-from include.errors import DatabaseUnavailable
+from include.contracts.errors import DatabaseUnavailable
 from include.settings import reader_of
 from stack import environment, version
 from stack.backup_manifest import POSTGRES, Manifest, PipelineState, checksums_of

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from include.adapters.postgres.sessions import SessionLimits, open_session
-from include.errors import DatabaseUnavailable
+from include.contracts.errors import DatabaseUnavailable
 from include.gateway.tls import ClientTls
 from include.kafka_connection import KafkaConnection
 from stack.kafka import cluster_id

@@ -7,7 +7,7 @@ as a suffix of services and jobs.
 from collections.abc import Mapping
 
 from include.contracts.definition import FOLDER
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.settings import DEFAULT_PIPELINE, pipeline_names
 from stack.errors import StackError
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.gateway import token_file
 from include.kafka_connection import SECRETS as KAFKA_SECRETS
 from include.settings import TRACING_SECRETS

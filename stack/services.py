@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from include.contracts.errors import ConfigurationError
 from include.environment_reader import EnvironmentReader
-from include.errors import ConfigurationError
 from include.gateway.tls import read_client_tls
 from include.kafka_connection import KafkaConnection
 from include.settings import libpq_settings, reader_of

@@ -5,8 +5,8 @@ import binascii
 from collections.abc import Mapping
 from pathlib import PurePath
 
+from include.contracts.errors import ConfigurationError, ContractMismatch
 from include.environment_reader import EnvironmentReader
-from include.errors import ConfigurationError, ContractMismatch
 from include.settings import Settings, reader_of
 from stack import env_file
 from stack.errors import StackError

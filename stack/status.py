@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from include.adapters.postgres.stream_progress import Seen, StreamProgressStore
-from include.errors import PipelineError
+from include.contracts.errors import PipelineError
 from include.integrity.gateways import unsent
 from include.settings import Settings
 from stack import environment, leftovers

@@ -22,7 +22,7 @@ from benchmarks.sessions import SessionCpu
 from benchmarks.stream.parts import SEED, Bench
 from demo import reference_data
 from demo.topic_sender import as_gateway, send
-from include.clock import epoch_ms
+from include.contracts.clock import epoch_ms
 from include.contracts.day import Day
 from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 from include.integrity.publication import SPEED_LAYER, undo

@@ -15,7 +15,7 @@ import psycopg2
 from confluent_kafka import Producer
 
 from demo import reference_data
-from include.clock import SystemClock, rfc3339
+from include.contracts.clock import SystemClock, rfc3339
 from include.settings import Settings
 
 _LOOK_S = 0.02

@@ -6,8 +6,8 @@ from typing import Any
 
 from demo import reference_data
 from demo.topic_sender import Record
-from include.clock import SystemClock, rfc3339
 from include.contracts import headers as h
+from include.contracts.clock import SystemClock, rfc3339
 
 
 def details(boards: Iterable[dict[str, Any]], members: int, seed: int, first: int) -> Iterator[Record]:

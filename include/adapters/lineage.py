@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from include.clock import SystemClock, rfc3339
+from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.topics import Topic
 from include.settings import LineageSettings, Settings

@@ -3,7 +3,7 @@
 import datetime as dt
 
 from include.contracts.day import Day, DayFormatError
-from include.errors import PipelineError
+from include.contracts.errors import PipelineError
 from include.integrity.days import Window
 
 MOST_DAYS = 1000  # Airflow expands a task over 1,024 at most

@@ -14,7 +14,7 @@ from typing import Any
 from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 
 from include.airflow_support.dag_ids import dag_ids
-from include.errors import PipelineError, Retryable
+from include.contracts.errors import PipelineError, Retryable
 from include.settings import APPROVAL_TIMEOUT_S, DEFAULT_TIMEZONE, reader_of
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def default_args(runbook: str) -> dict[str, Any]:
 
 
 def retry_policy() -> ExceptionRetryPolicy:
-    """Our own errors say by their class whether a retry can help (`include.errors`); other failures are retried."""
+    """Our own errors say by their class whether a retry can help (`include.contracts.errors`); other failures are retried."""
     return ExceptionRetryPolicy(
         rules=[
             RetryRule(exception=Retryable, action=RetryAction.DEFAULT),

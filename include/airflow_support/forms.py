@@ -4,8 +4,8 @@ from typing import Any
 
 from airflow.sdk import Param
 
+from include.contracts.errors import PipelineError
 from include.contracts.fields import LONG_MAX, LONG_MIN
-from include.errors import PipelineError
 
 REASON = "3 to 500 printable characters on one line"
 DIGITS = "a whole number in digits, as text"

@@ -13,7 +13,7 @@ from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import BaseNotifier, Context
 
 from include.airflow_support.addresses import address_of
-from include.errors import Retryable
+from include.contracts.errors import Retryable
 from include.integrity.findings import Notice
 from include.integrity.notification import Send
 from include.settings import AlertSettings

@@ -10,7 +10,7 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.adapters.lineage import PARENT
-from include.errors import FINAL
+from include.contracts.errors import FINAL
 from include.process_tree import die_with_parent
 
 

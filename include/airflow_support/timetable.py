@@ -13,7 +13,7 @@ from airflow.timetables.base import DagRunInfo
 from airflow.timetables.trigger import CronPartitionTimetable
 from pendulum import DateTime, instance
 
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.contracts.day import Day, DayFormatError, DayNotOver
 
 _ONE_DAY = dt.timedelta(days=1)

@@ -15,8 +15,8 @@ from include.adapters.postgres.schema_revision import require_schema
 from include.airflow_support.connections import task_settings
 from include.airflow_support.dag_ids import dag_ids
 from include.airflow_support.notifiers import channels_of
-from include.clock import SystemClock, rfc3339
-from include.errors import DatabaseUnavailable
+from include.contracts.clock import SystemClock, rfc3339
+from include.contracts.errors import DatabaseUnavailable
 from include.integrity import audit
 from include.integrity.alert_store import AlertStore
 from include.integrity.day_status import rate_text

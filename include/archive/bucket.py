@@ -12,7 +12,7 @@ import sys
 
 from include.adapters.s3.bucket_check import ArchiveBucket
 from include.command import as_command
-from include.errors import LOOK, OK, ConfigurationError
+from include.contracts.errors import LOOK, OK, ConfigurationError
 from include.s3_connection import S3_SCHEME
 from include.settings import Settings
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any
 
-from include.errors import ConfigurationError, Transient
+from include.contracts.errors import ConfigurationError, Transient
 
 PART = ".part"  # at the end of the name of a file that is not whole
 

@@ -13,8 +13,8 @@ from psycopg2.extras import execute_values
 
 from include.adapters.postgres.offset_ledger import move_partitions, open_partitions
 from include.adapters.postgres.sessions import connect, hold_lock
+from include.contracts.errors import LedgerConflict, Retryable
 from include.contracts.offsets import Offsets
-from include.errors import LedgerConflict, Retryable
 from include.failpoints import failpoint
 from include.settings import DatabaseSettings
 from include.sql.named import query

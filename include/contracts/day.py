@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
+from include.contracts.errors import PipelineError, WrongArguments
 from include.contracts.fields import FIRST_YEAR, LAST_YEAR
-from include.errors import PipelineError, WrongArguments
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")  # fromisoformat alone also accepts week dates
 

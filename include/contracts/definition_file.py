@@ -11,9 +11,9 @@ from typing import Annotated
 import msgspec
 
 from include.contracts.definition import FOLDER, Column, Definition, Side
+from include.contracts.errors import ContractMismatch
 from include.contracts.fields import TEXT_PATTERN, Field, FieldType, snake_case
 from include.contracts.topics import REBUILD_WINDOW_DAYS, Topic
-from include.errors import ContractMismatch
 
 _LONGEST_NAME = 63  # PostgreSQL cuts longer ones off
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal, NamedTuple, get_args
 
-from include.errors import ContractMismatch
+from include.contracts.errors import ContractMismatch
 
 FieldType = Literal["long", "string", "timestamp", "decimal", "boolean", "date"]
 

@@ -4,7 +4,7 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Protocol
 
-from include.clock import epoch_ms, instant_of
+from include.contracts.clock import epoch_ms, instant_of
 from include.contracts.fields import END_INSTANT, FIRST_INSTANT
 from include.contracts.headers import ACCEPTED_AT, accepted_at
 from include.contracts.validation import parse_timestamp

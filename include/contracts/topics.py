@@ -4,8 +4,8 @@ import datetime as dt
 from dataclasses import dataclass
 from functools import cached_property
 
+from include.contracts.errors import ContractMismatch
 from include.contracts.fields import Field
-from include.errors import ContractMismatch
 
 KEPT_FOR_EVER = -1
 # A record's timestamp is the time at which a broker appended it. A producer's clock, which may be wrong, decides

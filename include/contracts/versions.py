@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, is_timestamp, parse_timestamp
 

@@ -27,11 +27,11 @@ from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.adapters.tracing import tracer_of
-from include.clock import SystemClock
 from include.command import as_command
+from include.contracts.clock import SystemClock
+from include.contracts.errors import OK, STOPPED, BrokerUnavailable, ConfigurationError, PipelineError, Retryable
 from include.contracts.offsets import Partition
 from include.contracts.pipelines import RAW_TOPICS
-from include.errors import OK, STOPPED, BrokerUnavailable, ConfigurationError, PipelineError, Retryable
 from include.gateway.access_tokens import AccessTokens
 from include.gateway.app import Gateway
 from include.gateway.broker_clock import BrokerClock

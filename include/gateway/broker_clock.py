@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from include.clock import Clock, epoch_ms
+from include.contracts.clock import Clock, epoch_ms
 from include.contracts.offsets import Partition
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from include.contracts.errors import ConfigurationError, PipelineError, Retryable
 from include.environment_reader import without_login
-from include.errors import ConfigurationError, PipelineError, Retryable
 from include.settings import GatewayLimits, GatewaySettings, Settings
 
 if TYPE_CHECKING:

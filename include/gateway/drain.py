@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from include.clock import Clock, rfc3339
+from include.contracts.clock import Clock, rfc3339
 from include.contracts.headers import REPLAYED_AT, TRACEPARENT
 from include.contracts.offsets import Partition
 from include.gateway.circuit import Circuit, Supervisor

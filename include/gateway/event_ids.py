@@ -5,7 +5,7 @@ import hashlib
 import os
 import uuid
 
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
 
 _AT_ONCE = 256
 _made: list[str] = []  # ids that no event has yet

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from include.clock import Clock
+from include.contracts.clock import Clock
 from include.gateway.answer import Answer, Fault, fault, unavailable
 from include.gateway.ports import CallJournal
 

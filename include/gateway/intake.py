@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from include.clock import epoch_ms, instant_of, rfc3339
+from include.contracts.clock import epoch_ms, instant_of, rfc3339
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID, IDEMPOTENCY_KEY, TRACEPARENT
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, has_more, hidden_violations, parse_timestamp, violations

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import jwt
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from include.errors import Retryable
+from include.contracts.errors import Retryable
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from include.clock import Clock
+from include.contracts.clock import Clock
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.circuit import Circuit
 from include.gateway.counters import Counters

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from include.clock import Clock
+from include.contracts.clock import Clock
+from include.contracts.errors import PipelineError, Retryable
 from include.contracts.headers import EVENT_ID
 from include.contracts.offsets import Partition
 from include.contracts.topics import Topic
-from include.errors import PipelineError, Retryable
 
 
 class StoreFull(Retryable):

@@ -47,11 +47,11 @@ from include.adapters.postgres.schema_revision import require_schema
 from include.adapters.postgres.sessions import LONG, connect, open_connection
 from include.adapters.postgres.unpublished_rows import Timeline, UnpublishedRow, UnpublishedRows, WrittenBack
 from include.adapters.published_versions import iter_store, iter_topic
-from include.clock import Clock, SystemClock, rfc3339
 from include.command import as_command
+from include.contracts.clock import Clock, SystemClock, rfc3339
+from include.contracts.errors import LOOK, OK, BrokerUnavailable, PipelineError, Retryable
 from include.contracts.site import BOARD, MEMBER
 from include.contracts.topics import Topic
-from include.errors import LOOK, OK, BrokerUnavailable, PipelineError, Retryable
 from include.gateway.intake import row_record
 from include.gateway.ports import Producer, Record
 from include.gateway.supervision import rule_for

@@ -32,9 +32,9 @@ from include.adapters.files.fallback_salvage import Salvage
 from include.adapters.files.fallback_store import SqliteFallbackStore, require_store
 from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.tracing import tracer_of
-from include.clock import SystemClock, rfc3339
 from include.command import as_command
-from include.errors import LOOK, OK, TRY_LATER, BrokerUnavailable, ConfigurationError, ForeignCluster
+from include.contracts.clock import SystemClock, rfc3339
+from include.contracts.errors import LOOK, OK, TRY_LATER, BrokerUnavailable, ConfigurationError, ForeignCluster
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.drain import Drain, DrainReport

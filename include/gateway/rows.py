@@ -11,12 +11,12 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
+from include.contracts.errors import DatabaseClockAhead, DatabaseUnavailable
 from include.contracts.fields import LONG_MAX
 from include.contracts.site import BOARD_DETAIL_PIPELINE
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, violations
-from include.errors import DatabaseClockAhead, DatabaseUnavailable
 from include.gateway.answer import Answer, Fault, encode, fault, pointer, unavailable
 from include.gateway.events import raise_unless_kept
 from include.gateway.idempotency import Attempted, Outcomes, fingerprint, key_reused

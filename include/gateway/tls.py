@@ -8,8 +8,8 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from include.contracts.errors import ConfigurationError
 from include.environment_reader import EnvironmentReader, require_readable
-from include.errors import ConfigurationError
 
 
 @dataclass(frozen=True)

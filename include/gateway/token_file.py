@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from include.contracts.errors import ConfigurationError
 from include.contracts.pipelines import RAW_TOPICS
-from include.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
 

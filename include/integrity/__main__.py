@@ -20,7 +20,7 @@ import sys
 from typing import Any
 
 from include.command import as_command
-from include.errors import LOOK, OK
+from include.contracts.errors import LOOK, OK
 from include.integrity.commands import COMMANDS, needs_a_person, run
 from include.integrity.report import text_of
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from include.adapters.postgres.sessions import connect
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
 from include.integrity.findings import Finding, Notice
 from include.settings import Role, Settings
 from include.sql.named import query

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
-from include.errors import NothingBuilt
+from include.contracts.errors import NothingBuilt
 from include.integrity.publication_history import Shown
 from include.settings import Settings
 from include.sql.named import query

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
-from include.errors import PipelineError
+from include.contracts.errors import PipelineError
 from include.integrity.comparison import Differences, diff, select_generation
 from include.integrity.unexplained import Seen, Unexplained, select_unexplained
 from include.settings import Settings

@@ -9,10 +9,10 @@ from psycopg2.extras import execute_values
 
 from include.adapters.postgres.generation_store import measurement
 from include.adapters.postgres.sessions import connect
-from include.clock import SystemClock, rfc3339
+from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.definition import Definition
-from include.errors import BalanceBroken, NothingBuilt, Retryable
+from include.contracts.errors import BalanceBroken, NothingBuilt, Retryable
 from include.integrity.caught_up import SpeedLayerLag, catch_up
 from include.integrity.day_checks import check_day
 from include.integrity.gateway_stores import MissingStore, missing_stores, missing_stores_term, note_stores

@@ -8,9 +8,9 @@ from typing import Any
 from include.adapters.lineage import lineage_of, publish_job
 from include.adapters.postgres.schema_revision import checked_settings
 from include.airflow_support.days import require_rebuildable
-from include.clock import SystemClock, rfc3339
+from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
-from include.errors import WrongArguments
+from include.contracts.errors import WrongArguments
 from include.gateway.client import ReplayReport
 from include.integrity import caught_up, certificate, comparison, days, gateways, pruning, publication, whereabouts
 from include.integrity.audit import audit_kafka

@@ -10,7 +10,7 @@ from psycopg2.extensions import cursor as Cursor
 from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
 from include.contracts.definition import Definition
-from include.errors import BalanceBroken, NothingBuilt
+from include.contracts.errors import BalanceBroken, NothingBuilt
 from include.integrity.verified import insert_corrections, save_verified
 from include.settings import Settings
 from include.sql.named import COORDINATES, query

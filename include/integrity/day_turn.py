@@ -11,7 +11,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import HOUR_S, SessionLimits, connect
 from include.contracts.day import Day
-from include.errors import DatabaseUnavailable, DayBusy
+from include.contracts.errors import DatabaseUnavailable, DayBusy
 from include.failpoints import failpoint
 from include.integrity.publication_history import Shown
 from include.settings import Settings

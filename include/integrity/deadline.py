@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from include.errors import Retryable
+from include.contracts.errors import Retryable
 
 
 class SearchTooLong(Retryable):

@@ -4,7 +4,7 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Literal
 
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
 
 Severity = Literal["warning", "critical"]
 Event = Literal["opened", "closed"]

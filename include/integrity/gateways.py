@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from include.errors import ConfigurationError, PipelineError, Retryable
+from include.contracts.errors import ConfigurationError, PipelineError, Retryable
 from include.gateway.client import GatewayClient, GatewayUnavailable, ReplayReport, no_answer
 from include.gateway.client import replay_fallback as replay_one
 from include.settings import GatewaySettings, Settings

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.stream_progress import Pending
-from include.errors import ConfigurationError, DatabaseUnavailable
+from include.contracts.errors import ConfigurationError, DatabaseUnavailable
 from include.integrity.audit import AUDITED, STREAM_AUDITED
 from include.integrity.day_status import DayStatus, select_days
 from include.integrity.days import Window

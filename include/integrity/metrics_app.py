@@ -9,7 +9,7 @@ from functools import partial
 from fastapi import FastAPI, Header, HTTPException, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.integrity.metrics import BatchMetrics
 from include.settings import Settings, listed_pipelines
 

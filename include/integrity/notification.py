@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 
-from include.errors import PipelineError, Retryable
+from include.contracts.errors import PipelineError, Retryable
 from include.integrity.alert_store import AlertStore
 from include.integrity.findings import Notice
 

@@ -24,9 +24,9 @@ from psycopg2.errors import QueryCanceled
 
 from include.adapters.postgres.sessions import SessionLimits
 from include.airflow_support.dag_ids import dag_ids
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.contracts.day import Day, DayFormatError
-from include.errors import ConfigurationError, DatabaseUnavailable
+from include.contracts.errors import ConfigurationError, DatabaseUnavailable
 from include.integrity import page_figures, whereabouts
 from include.integrity.day_page import SAMPLES, DayPage, Difference, load_day, load_difference
 from include.integrity.days import MAX_DAYS

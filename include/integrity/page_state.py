@@ -10,8 +10,8 @@ import psycopg2
 
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.stream_progress import Pending, Seen
-from include.clock import SystemClock
-from include.errors import PipelineError
+from include.contracts.clock import SystemClock
+from include.contracts.errors import PipelineError
 from include.integrity.alert_store import open_alerts
 from include.integrity.days import Window, waiting_days
 from include.integrity.findings import Finding

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from include.contracts.day import Day
-from include.errors import FINAL, MISCONFIGURED, Misconfigured, PipelineError, Retryable
+from include.contracts.errors import FINAL, MISCONFIGURED, Misconfigured, PipelineError, Retryable
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "spark_jobs" / "rebuild_day.py"

@@ -15,9 +15,9 @@ from psycopg2.extensions import cursor as Cursor
 from include.adapters.postgres.generation_tables import is_attached
 from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.shown_boards import array
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.contracts.day import Day
-from include.errors import BalanceBroken, NothingBuilt, PipelineError, StaleRun
+from include.contracts.errors import BalanceBroken, NothingBuilt, PipelineError, StaleRun
 from include.failpoints import failpoint
 from include.integrity.author import Author
 from include.integrity.covering import uncover

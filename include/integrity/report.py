@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
 from include.gateway.client import ReplayReport
 from include.integrity.caught_up import SpeedLayerLag
 from include.integrity.certificate import Certificate

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.stream_progress import Pending, Seen, StreamProgressStore
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.contracts.day import Day
-from include.errors import BrokerUnavailable, ContractMismatch
+from include.contracts.errors import BrokerUnavailable, ContractMismatch
 from include.integrity.days import Window, days_in_topic, select_window, unpublished_days
 from include.integrity.gateway_stores import MissingStore, missing_stores, note_stores
 from include.integrity.gateways import Unsent, unsent_or_reason

@@ -11,12 +11,12 @@ from confluent_kafka import Message
 from include.adapters.kafka import offsets as kafka_offsets
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.range_reader import READ_TIMEOUT_S, RangeReader
-from include.clock import instant_of
 from include.contracts import headers, trace_context
+from include.contracts.clock import instant_of
+from include.contracts.errors import MissingRange
 from include.contracts.fields import record_id
 from include.contracts.offsets import Offsets
 from include.contracts.validation import parse_timestamp
-from include.errors import MissingRange
 from include.integrity.caught_up import taken_offsets
 from include.integrity.deadline import Deadline
 from include.settings import Role, Settings

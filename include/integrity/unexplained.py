@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.day import Day
-from include.errors import PipelineError
+from include.contracts.errors import PipelineError
 from include.sql.named import query
 
 

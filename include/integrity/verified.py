@@ -15,7 +15,7 @@ from psycopg2.extensions import cursor as Cursor
 from include.adapters.postgres.offset_ledger import select_entries
 from include.adapters.postgres.shown_boards import array, shown_elsewhere
 from include.contracts.day import Day
-from include.errors import PipelineError
+from include.contracts.errors import PipelineError
 from include.integrity.publication_history import Shown
 from include.sql.named import COORDINATES, pipeline_of, query
 

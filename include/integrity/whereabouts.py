@@ -11,7 +11,7 @@ from psycopg2.extensions import cursor as Cursor
 from include.adapters.postgres.sessions import LONG, SessionLimits, connect
 from include.contracts.day import Day
 from include.contracts.definition import Definition
-from include.errors import ConfigurationError, ContractMismatch, Retryable, WrongArguments
+from include.contracts.errors import ConfigurationError, ContractMismatch, Retryable, WrongArguments
 from include.integrity.comparison import Sample, sample_of
 from include.integrity.deadline import Deadline
 from include.integrity.gateway_stores import missing_stores

@@ -11,8 +11,8 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.detail_columns import detail_columns
+from include.contracts.errors import ContractMismatch
 from include.contracts.evolution import compare, kept_form
-from include.errors import ContractMismatch
 from include.sql.named import fill, pipeline_of, query
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from pyspark import SparkContext
 
-from include.errors import Retryable
+from include.contracts.errors import Retryable
 from spark_jobs.connectors.failures import TASK_ERRORS, task_error
 
 StartContext = Callable[[], SparkContext]

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from include.archive.open_storage import open_storage
 from include.archive.storage import NewObject, Storage
 from include.archive.store import MARKER, ArchivedFile, Kind
-from include.errors import ConfigurationError, Misconfigured
+from include.contracts.errors import ConfigurationError, Misconfigured
 from include.s3_connection import S3Connection
 from include.settings import BatchSettings
 

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from include.archive.store import ArchivedFile, ArchiveStore
 from include.contracts.definition import Definition
+from include.contracts.errors import PipelineError
 from include.contracts.fields import names_key
-from include.errors import PipelineError
 from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder, Origin
 from spark_jobs.archive.leftovers import remove_leftovers, unlisted_files
 from spark_jobs.archive.rows import DAY, DELETED, ID

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from include.contracts.day import Day
-from include.errors import PipelineError
+from include.contracts.errors import PipelineError
 
 log = logging.getLogger(__name__)
 

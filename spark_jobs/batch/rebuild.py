@@ -22,10 +22,10 @@ from include.adapters.postgres.generation_store import Built, Counts, Generation
 from include.adapters.postgres.kept_zone import require_zone
 from include.adapters.postgres.rebuild_progress import RebuildProgress
 from include.archive.store import ArchiveStore
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.definition import Definition
-from include.errors import MissingRange, Retryable
+from include.contracts.errors import MissingRange, Retryable
 from include.failpoints import failpoint
 from include.settings import DatabaseSettings, Settings
 from spark_jobs.archive.files import ArchiveFolder

@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from include.adapters.kafka.offsets import OffsetReader
+from include.contracts.errors import MissingRange
 from include.contracts.offsets import Offsets
 from include.contracts.topics import SINK_SETTINGS
-from include.errors import MissingRange
 from include.kafka_connection import KafkaConnection
 
 PRODUCER_OPTIONS = {f"kafka.{name}": value for name, value in SINK_SETTINGS.items()}

@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.settings import SparkSettings
 from spark_jobs.connectors.callbacks import require_token
 from spark_jobs.connectors.code_zip import code_configuration

@@ -11,7 +11,7 @@ import pyarrow as pa
 from include.adapters.postgres.live_table import Applied
 from include.adapters.postgres.live_table_sink import LiveTableSink
 from include.adapters.postgres.served_batch import holds_record, newest_timestamp, valid_rows
-from include.errors import Retryable
+from include.contracts.errors import Retryable
 from include.failpoints import failpoint_records
 from include.retry import NO_LIMIT, retry_transient
 from include.spans import Tracer, batch_span, messaging

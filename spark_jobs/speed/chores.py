@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from include.errors import Transient
+from include.contracts.errors import Transient
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import TIMES, array, event_ids, first_header, numbers
 from include.adapters.postgres.served_batch import COORDINATE_TYPES, records_schema, reject_records
-from include.clock import instant_of
+from include.contracts.clock import instant_of
 from include.contracts.definition import Definition
 from include.contracts.fields import END_INSTANT, FIRST_INSTANT
 from include.contracts.reject import Reject

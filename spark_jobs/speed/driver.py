@@ -22,9 +22,9 @@ from include.adapters.postgres.pending_store import PendingStore
 from include.adapters.postgres.schema_revision import require_schema
 from include.adapters.postgres.stream_progress import StreamProgressStore
 from include.adapters.tracing import tracer_of
-from include.clock import ClockSteps, SystemClock
+from include.contracts.clock import ClockSteps, SystemClock
 from include.contracts.definition import Definition
-from include.errors import ConfigurationError, Retryable, Transient
+from include.contracts.errors import ConfigurationError, Retryable, Transient
 from include.settings import Settings
 from spark_jobs.connectors.session import STREAM_CONFIGURATION, connector_jars, open_session
 from spark_jobs.speed import standby

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from include.contracts.definition import Definition
-from include.errors import Transient
+from include.contracts.errors import Transient
 
 Query = Literal["join", "serve"]
 Count = Literal["sent", "rejects", "pending_kept", "pending_sent", "duplicates", "rows_written", "isolated"]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from include.adapters.postgres.stream_trials import StreamTrials, Trial
-from include.errors import RecordsRefused, Retryable
+from include.contracts.errors import RecordsRefused, Retryable
 from spark_jobs.connectors.failures import cause_of
 
 log = logging.getLogger(__name__)

@@ -15,13 +15,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.pending_store import Coordinates, PendingRecord, PendingStore, StoredRecord
-from include.clock import instant_of
 from include.contracts import headers as h
+from include.contracts.clock import instant_of
 from include.contracts.day import Day
 from include.contracts.definition import Definition
+from include.contracts.errors import DatabaseUnavailable
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.reject import Reject
-from include.errors import DatabaseUnavailable
 from include.failpoints import failpoint, failpoint_records
 from include.kafka_connection import KafkaConnection
 from include.retry import NO_LIMIT, retry_transient

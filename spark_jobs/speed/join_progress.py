@@ -5,8 +5,8 @@ import threading
 
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.offset_ledger import OffsetLedger
+from include.contracts.errors import DatabaseUnavailable
 from include.contracts.offsets import Offsets
-from include.errors import DatabaseUnavailable
 
 log = logging.getLogger(__name__)
 

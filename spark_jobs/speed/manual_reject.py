@@ -12,9 +12,9 @@ from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingStore
 from include.contracts.definition import Definition
+from include.contracts.errors import ConfigurationError, MissingRange
 from include.contracts.offsets import OffsetRange
 from include.contracts.reject import Reject
-from include.errors import ConfigurationError, MissingRange
 from include.settings import DatabaseSettings
 from spark_jobs.speed.driver_state import Query, topics_of
 

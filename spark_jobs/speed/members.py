@@ -19,9 +19,9 @@ from include.adapters.arrow_rows import TIMES, arrow_type
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.topic_tail import TopicTail
 from include.contracts.definition import Definition
+from include.contracts.errors import TableReplaced
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.reject import Reject
-from include.errors import TableReplaced
 from include.failpoints import failpoint
 from spark_jobs.connectors.kafka import read_range
 from spark_jobs.speed.driver_state import DriverState, TableSize

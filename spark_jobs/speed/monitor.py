@@ -14,8 +14,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.stream_progress import Pending, StreamProgressStore
-from include.clock import Clock, SystemClock
-from include.errors import ConfigurationError, DriverSuperseded, PipelineError
+from include.contracts.clock import Clock, SystemClock
+from include.contracts.errors import ConfigurationError, DriverSuperseded, PipelineError
 from spark_jobs.speed.driver_state import DriverState, Query
 from spark_jobs.speed.driver_view import LONGEST_WAIT_S, DriverView, QueryView
 from spark_jobs.speed.lag import Lag, TopicEnds

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.offset_ledger import Entry, OffsetLedger
+from include.contracts.errors import LedgerBeyondEnd, PositionRefused, RangeExpired, TopicReplaced
 from include.contracts.offsets import Offsets
-from include.errors import LedgerBeyondEnd, PositionRefused, RangeExpired, TopicReplaced
 
 SEVEREST_FIRST = (TopicReplaced, LedgerBeyondEnd, RangeExpired)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
 from include.contracts.encodings import encoding_violation
 from include.contracts.fields import record_id
 from include.contracts.record_time import Timed, accepted_time, record_time

@@ -16,10 +16,10 @@ from include.adapters.kafka.topic_tail import TopicTail
 from include.adapters.postgres.live_table_sink import LiveTableSink
 from include.adapters.postgres.served_batch import ends_of, holds_record, reject_records
 from include.contracts.definition import Definition
+from include.contracts.errors import Transient
 from include.contracts.headers import TRACEPARENT
 from include.contracts.offsets import OffsetRange
 from include.contracts.reject import Reject
-from include.errors import Transient
 from include.failpoints import failpoint_records
 from include.kafka_connection import KafkaConnection
 from include.retry import NO_LIMIT, retry_transient

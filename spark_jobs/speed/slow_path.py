@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from include.clock import epoch_ms
 from include.contracts import headers as h
+from include.contracts.clock import epoch_ms
 from include.contracts.fields import LONG_MIN
 from include.contracts.reject import Reject
 from include.contracts.topics import Topic

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from include.adapters.postgres.driver_lease import DriverLease, Holder
-from include.errors import Transient
+from include.contracts.errors import Transient
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingStore
 from include.adapters.postgres.stream_trials import StreamTrials
 from include.contracts.definition import Definition
+from include.contracts.errors import PipelineError, Retryable
 from include.contracts.offsets import OffsetRange, Offsets
-from include.errors import PipelineError, Retryable
 from include.retry import NO_LIMIT, retry_transient
 from include.settings import Settings
 from include.spans import Tracer

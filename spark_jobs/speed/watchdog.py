@@ -13,7 +13,7 @@ from collections.abc import Callable
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from include.errors import STOPPED
+from include.contracts.errors import STOPPED
 from include.process_tree import descendants, kill
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from demo.narrator import Narrator
 from demo.site import Site
 from demo.story import Story
 from demo.warehouse import Warehouse
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.gateway.client import GatewayClient
 from include.settings import Settings

@@ -160,8 +160,8 @@ class TestRetryPolicy:
         [("BrokerUnavailable", "default"), ("DatabaseUnavailable", "default"), ("BalanceBroken", "fail")],
     )
     def test_tries_again_only_where_our_error_says_it_can_help(self, dag_bag, error, action):
-        from include import errors
         from include.airflow_support.defaults import retry_policy
+        from include.contracts import errors
 
         decision = retry_policy().evaluate(getattr(errors, error)(), try_number=1, max_tries=3)
 
@@ -170,7 +170,7 @@ class TestRetryPolicy:
     def test_a_task_and_a_job_that_end_with_the_same_error_are_both_retried_or_both_not(self, dag_bag):
         from include.airflow_support.defaults import retry_policy
         from include.airflow_support.steps import NotPublished
-        from include.errors import FINAL
+        from include.contracts.errors import FINAL
 
         errors = pipeline_errors()
         retried = {

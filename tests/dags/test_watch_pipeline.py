@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from include.errors import DatabaseUnavailable
+from include.contracts.errors import DatabaseUnavailable
 from include.integrity.notification import NotNotified
 from include.settings import Settings
 

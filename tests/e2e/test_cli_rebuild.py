@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
 from include.contracts.day import Day
 from tests.fakes.events import board, member
 from tests.support.pipeline import environment, produce, rows, run_module, with_topics

@@ -23,9 +23,9 @@ from include.adapters.kafka.audit import topic_drifts
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.kafka.range_reader import RangeReader
+from include.contracts.errors import BrokerUnavailable
 from include.contracts.pipelines import PIPELINES, TOPICS
 from include.environment_reader import EnvironmentReader
-from include.errors import BrokerUnavailable
 from include.gateway.ports import Record
 from include.kafka_connection import KafkaConnection
 from include.settings import KafkaSettings

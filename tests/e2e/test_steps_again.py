@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from include.adapters.kafka.offsets import OffsetReader
-from include.errors import NothingBuilt
+from include.contracts.errors import NothingBuilt
 from include.integrity.verified import NotVerified
 from include.kafka_connection import KafkaConnection
 from tests.support.certifying import gateway_with, take_everything

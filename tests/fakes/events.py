@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from include.clock import epoch_ms, rfc3339
+from include.contracts.clock import epoch_ms, rfc3339
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID, IDEMPOTENCY_KEY
 from include.gateway.ports import Record
 from tests.fakes.gateway import FixedClock

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from include.adapters.kafka.partitioner import place
 from include.adapters.postgres.system_of_record import require_not_ahead
-from include.clock import epoch_ms, rfc3339
+from include.contracts.clock import epoch_ms, rfc3339
+from include.contracts.errors import DatabaseUnavailable
 from include.contracts.offsets import Partition
 from include.contracts.site import BOARD_DETAIL_PIPELINE
 from include.contracts.topics import Topic
-from include.errors import DatabaseUnavailable
 from include.gateway.ports import (
     Backlog,
     ChangeKey,

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.integrity.days import days_to_rebuild
 from tests.faults.batch_parts import Digest, Parts, Watch

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from include.clock import Clock, rfc3339
+from include.contracts.clock import Clock, rfc3339
 from include.contracts.definition import Definition
 from tests.faults.connection import Answer
 from tests.faults.journal import Entry

@@ -24,8 +24,8 @@ from pathlib import Path
 import msgspec
 
 from include.contracts.definition import Definition
+from include.contracts.errors import BrokerUnavailable
 from include.contracts.pipelines import PIPELINES
-from include.errors import BrokerUnavailable
 from tests.faults import frame
 from tests.faults.journal import Entry, read_journal
 from tests.faults.load import Summary

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import msgspec
 
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.integrity.days import days_to_rebuild
 from include.settings import DEFAULT_PIPELINE, Settings

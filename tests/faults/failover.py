@@ -26,7 +26,7 @@ from pathlib import Path
 
 import msgspec
 
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.validation import parse_timestamp
 from include.gateway.reconcile import Reconciled, Scope, reconcile_sources

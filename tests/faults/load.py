@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 import uvloop
 
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.contracts.pipelines import PIPELINES
 from tests.faults.calls import Call, Caller
 from tests.faults.connection import Connection, Unanswered

@@ -37,11 +37,11 @@ from pyspark.sql import SparkSession
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.archive.store import ArchiveBusy, ArchiveStore
-from include.clock import SystemClock, epoch_ms, rfc3339
+from include.contracts.clock import SystemClock, epoch_ms, rfc3339
 from include.contracts.day import Day
+from include.contracts.errors import OK
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from include.contracts.topics import Topic
-from include.errors import OK
 from include.integrity.comparison import verify
 from include.integrity.publication import publish
 from include.settings import Settings

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from include.errors import TRY_LATER
+from include.contracts.errors import TRY_LATER
 from include.failpoints import ACTIONS, FOLDER_VARIABLE, RECORD_ACTIONS, RECORD_FAILPOINTS, STREAM_FAILPOINTS, VARIABLE
 from include.process_tree import descendants, kill_with_children
 from stack import leftovers

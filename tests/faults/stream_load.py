@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
 from include.contracts.definition import Definition
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from include.contracts.topics import Topic

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from include.adapters.kafka.admin import create_topics
 from include.adapters.kafka.offsets import OffsetReader
-from include.errors import MISCONFIGURED, PipelineError
+from include.contracts.errors import MISCONFIGURED, PipelineError
 from include.settings import Settings
 from tests.faults.stream_driver import Driver
 from tests.faults.stream_topics import Record

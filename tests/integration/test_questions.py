@@ -18,10 +18,10 @@ from include.adapters.kafka.topic_tail import TopicTail
 from include.adapters.postgres.generation_store import GenerationStore
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.archive.store import ArchiveStore, Batch
-from include.clock import SystemClock, epoch_ms
+from include.contracts.clock import SystemClock, epoch_ms
 from include.contracts.day import Day
+from include.contracts.errors import DriverSuperseded, TableReplaced
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import DriverSuperseded, TableReplaced
 from include.integrity.days import days_in_topic
 from include.integrity.snapshot import _unarchived
 from spark_jobs.archive.archiver import next_range

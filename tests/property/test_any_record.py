@@ -14,8 +14,8 @@ from hypothesis import Phase, example, given
 from hypothesis import strategies as st
 
 from include.adapters.kafka.offsets import OffsetReader
-from include.clock import SystemClock, rfc3339
 from include.contracts import headers as h
+from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.offsets import OffsetRange
 from include.contracts.reject import Reject

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.adapters.arrow_rows import member_schema
-from include.clock import rfc3339
 from include.contracts import headers as h
+from include.contracts.clock import rfc3339
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.batch.member_preload import PreloadedMembers

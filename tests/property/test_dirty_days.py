@@ -24,9 +24,9 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from include.clock import epoch_ms, rfc3339
+from include.contracts.clock import epoch_ms, rfc3339
+from include.contracts.errors import NothingBuilt, StaleRun
 from include.contracts.offsets import OffsetRange
-from include.errors import NothingBuilt, StaleRun
 from include.integrity import late_members
 from include.integrity.covering import cover
 from include.integrity.days import dirty_days

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.adapters.files import fallback_count, fallback_schema
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.gateway.ports import Backlog
 from tests.fakes.events import record
 from tests.support.examples import examples

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.adapters.postgres.stream_progress import Progress, StreamProgressStore
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from spark_jobs.speed.lag import TopicEnds
 from tests.support.examples import examples
 from tests.support.pipeline import migrated, rows

@@ -21,7 +21,7 @@ from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.live_table_sink import LiveTableSink
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingStore
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
 from include.contracts.offsets import OffsetRange
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.speed.driver_state import DriverState

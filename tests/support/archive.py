@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 
 from include.adapters.kafka.offsets import OffsetReader
 from include.archive.store import ArchiveStore
-from include.clock import SystemClock, epoch_ms, rfc3339
 from include.contracts import headers as h
+from include.contracts.clock import SystemClock, epoch_ms, rfc3339
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.validation import parse_timestamp

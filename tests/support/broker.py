@@ -12,9 +12,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from include.adapters.kafka.admin import topic_differences
 from include.adapters.kafka.offsets import OffsetReader
+from include.contracts.errors import BrokerUnavailable, ContractMismatch
 from include.contracts.pipelines import TOPICS
 from include.contracts.topics import LOG_APPEND_TIME, TIMESTAMP_TYPE
-from include.errors import BrokerUnavailable, ContractMismatch
 from include.kafka_connection import KafkaConnection
 from include.settings import KafkaSettings
 from tests.servers import KafkaServer, wait_until

@@ -16,7 +16,7 @@ from typing import Any
 
 import include.adapters.postgres.sessions as sessions
 from include.airflow_support import steps
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.integrity.comparison import select_generation
 from include.integrity.unexplained import select_unexplained

@@ -8,7 +8,7 @@ import sys
 import demo
 import include
 import spark_jobs
-from include.errors import PipelineError
+from include.contracts.errors import PipelineError
 
 _PACKAGES = (demo, include, spark_jobs)
 _LEFT_OUT = r"\.(__main__|migrations)\b"  # what runs when it is imported

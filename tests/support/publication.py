@@ -13,7 +13,7 @@ from typing import Any
 import psycopg2
 
 from include.contracts.day import Day
-from include.errors import BalanceBroken, NothingBuilt
+from include.contracts.errors import BalanceBroken, NothingBuilt
 from include.integrity import publication
 from include.integrity.comparison import verify
 from include.settings import Role, Settings

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from include.adapters.kafka.record_table import RAW
-from include.clock import epoch_ms
+from include.contracts.clock import epoch_ms
 from spark_jobs.batch.sources import Sources
 from spark_jobs.batch.splits import FileSplit
 

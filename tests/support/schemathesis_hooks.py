@@ -5,7 +5,7 @@ import re
 
 import schemathesis
 
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.contracts.pipelines import RAW_TOPICS
 from include.contracts.validation import is_timestamp, parse_timestamp
 from tests.fakes.events import AT

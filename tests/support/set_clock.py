@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 
 _VARIABLE = "SET_CLOCK_FILE"
 _SECONDS = struct.Struct("<d")

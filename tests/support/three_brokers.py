@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from include.adapters.kafka.audit import Drift, audit_cluster
+from include.contracts.errors import BrokerUnavailable
 from include.contracts.pipelines import TOPICS
-from include.errors import BrokerUnavailable
 from include.kafka_connection import KafkaConnection
 from include.settings import KafkaSettings
 from stack.kafka import new_cluster_id

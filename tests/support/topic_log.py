@@ -6,7 +6,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.offset_ledger import OffsetLedger
-from include.errors import BrokerUnavailable, ContractMismatch
+from include.contracts.errors import BrokerUnavailable, ContractMismatch
 from include.kafka_connection import KafkaConnection
 from include.settings import Settings
 from tests.servers import wait_until

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from include.clock import ClockSteps, epoch_ms, instant_of
+from include.contracts.clock import ClockSteps, epoch_ms, instant_of
 from include.contracts.fields import END_INSTANT, FIRST_INSTANT
 from tests.fakes.gateway import FixedClock
 

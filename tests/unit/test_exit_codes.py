@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from include.contracts.day import Day
-from include.errors import (
+from include.contracts.errors import (
     CRASHED,
     EXIT_CODES,
     FINAL,
@@ -49,7 +49,7 @@ ERRORS = pipeline_errors()
 
 
 def breach(error: type[PipelineError]) -> str | None:
-    """Return how a class of errors breaks the rule of `include.errors`; None if it keeps it."""
+    """Return how a class of errors breaks the rule of `include.contracts.errors`; None if it keeps it."""
     homes = [each for each in error.__mro__ if "exit_code" in vars(each)]
     if any(each.__module__ != PipelineError.__module__ for each in homes):
         return "its exit code is not that of a kind of errors"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.failpoints import FAILPOINTS, RECORD_FAILPOINTS, Failpoints
 from include.process_tree import is_running
 from tests.servers import wait_until

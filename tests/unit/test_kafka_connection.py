@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from include.contracts.errors import ConfigurationError
 from include.environment_reader import EnvironmentReader
-from include.errors import ConfigurationError
 from include.kafka_connection import KafkaConnection
 from tests.support.certificates import Authority
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from include.command import component_of
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.logs import REQUEST, JsonFormatter, RequestIds, TextFormatter, log_format
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from include.errors import BrokerUnavailable, ContractMismatch
+from include.contracts.errors import BrokerUnavailable, ContractMismatch
 from include.retry import retry_transient
 
 

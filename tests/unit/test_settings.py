@@ -4,7 +4,7 @@ import pytest
 
 from include.airflow_support.dag_ids import dag_ids
 from include.archive.open_storage import open_storage
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.s3_connection import S3Connection
 from include.settings import Settings, pipeline_names
 

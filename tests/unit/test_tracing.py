@@ -6,8 +6,8 @@ import pytest
 
 from include.adapters import tracing
 from include.adapters.tracing import DEFAULT_RATIO, OtlpTracer, tracer_of
+from include.contracts.errors import ConfigurationError
 from include.contracts.trace_context import TraceContext
-from include.errors import ConfigurationError
 from include.gateway.ports import Record
 from include.gateway.request_trace import RequestTrace, finish
 from include.settings import TracingSettings, tracing_settings

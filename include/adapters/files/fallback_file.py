@@ -17,7 +17,7 @@ from include.adapters.files.fallback_count import Count, CountFile
 from include.adapters.files.fallback_folder import FallbackFolder
 from include.adapters.files.fallback_rows import Row, waiting_of
 from include.adapters.files.waiting_keys import WaitingKeys
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.gateway.ports import Loss, SetAside, StoreUnavailable, Waiting
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.gateway.ports import StoreInUse
 
 log = logging.getLogger(__name__)

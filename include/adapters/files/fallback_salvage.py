@@ -14,7 +14,7 @@ from include.adapters.files.fallback_count import Count, CountFile
 from include.adapters.files.fallback_folder import FallbackFolder
 from include.adapters.files.fallback_rows import StoredRow, stored_row_of
 from include.adapters.files.sqlite_pages import iter_rows
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from include.adapters.files import fallback_schema
 from include.adapters.files.fallback_file import Acked, Changed, Contents, FallbackFile
 from include.adapters.files.fallback_rows import Row, row_of
 from include.adapters.files.waiting_keys import WaitingKeys
-from include.clock import Clock, epoch_ms
-from include.errors import ConfigurationError
+from include.contracts.clock import Clock, epoch_ms
+from include.contracts.errors import ConfigurationError
 from include.gateway.ports import Backlog, Loss, Record, SetAside, StoreFull, StoreUnavailable, Waiting
 
 log = logging.getLogger(__name__)

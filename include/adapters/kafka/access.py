@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from include.contracts.definition import Definition
-from include.errors import BrokerUnavailable, ConfigurationError, PipelineError
+from include.contracts.errors import BrokerUnavailable, ConfigurationError, PipelineError
 from include.kafka_connection import KafkaConnection
 
 Part = Literal["gateway", "stream", "batch", "integrity", "topics"]

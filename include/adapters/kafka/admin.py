@@ -9,9 +9,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from include.adapters.kafka.access import broker_errors
 from include.adapters.kafka.audit import TIMEOUT_S, alter_command, topic_drifts
 from include.adapters.kafka.client_log import client_settings
+from include.contracts.errors import ContractMismatch
 from include.contracts.pipelines import TOPICS
 from include.contracts.topics import Topic
-from include.errors import ContractMismatch
 from include.kafka_connection import KafkaConnection
 from include.retry import retry_transient
 from include.settings import KafkaSettings

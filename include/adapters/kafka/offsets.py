@@ -8,9 +8,9 @@ from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from include.adapters.kafka.access import broker_errors
 from include.adapters.kafka.client_log import client_settings
-from include.clock import epoch_ms, instant_of
+from include.contracts.clock import epoch_ms, instant_of
+from include.contracts.errors import ContractMismatch, TopicChanged
 from include.contracts.offsets import OffsetRange, Offsets
-from include.errors import ContractMismatch, TopicChanged
 from include.kafka_connection import KafkaConnection
 
 TIMEOUT_S = 30

@@ -8,8 +8,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from include.adapters.kafka.access import broker_error
 from include.adapters.kafka.client_log import client_settings
+from include.contracts.errors import BrokerUnavailable, MissingRange
 from include.contracts.offsets import Offsets
-from include.errors import BrokerUnavailable, MissingRange
 from include.kafka_connection import KafkaConnection
 
 READ_TIMEOUT_S = 30.0  # without records

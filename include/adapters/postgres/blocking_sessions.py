@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from include.adapters.postgres.sessions import KeptConnection
-from include.errors import DatabaseUnavailable
+from include.contracts.errors import DatabaseUnavailable
 from include.settings import DatabaseSettings, Role
 from include.sql.named import query
 

@@ -10,7 +10,7 @@ from psycopg2.errors import LockNotAvailable
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import KeptConnection, SessionLimits
-from include.errors import DatabaseUnavailable, DriverSuperseded, Retryable, TimelineChanged
+from include.contracts.errors import DatabaseUnavailable, DriverSuperseded, Retryable, TimelineChanged
 from include.settings import DatabaseSettings
 from include.sql.named import query
 

@@ -11,9 +11,9 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.generation_store import measurement
 from include.adapters.postgres.sessions import connect
+from include.contracts.errors import DayBusy
 from include.contracts.fields import names_key
 from include.contracts.site import BOARD_DETAIL_PIPELINE
-from include.errors import DayBusy
 from include.settings import DatabaseSettings
 from include.sql.named import query
 

@@ -20,8 +20,8 @@ from include.adapters.postgres.offset_ledger import REPLACED
 from include.adapters.postgres.sessions import connect, hold_lock, open_connection, own_errors
 from include.contracts.day import Day
 from include.contracts.definition import Definition
+from include.contracts.errors import DayBusy, StaleRun
 from include.contracts.reject import Reject
-from include.errors import DayBusy, StaleRun
 from include.settings import DatabaseSettings
 from include.sql.named import COORDINATES, pipeline_of, query
 

@@ -4,7 +4,7 @@ from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import connect
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.settings import Role, Settings
 from include.sql.named import query
 

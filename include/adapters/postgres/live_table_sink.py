@@ -23,8 +23,8 @@ from include.adapters.postgres.served_batch import (
 )
 from include.adapters.postgres.sessions import SessionLimits, open_connection
 from include.adapters.postgres.sink_errors import as_own, reason_of_refusal
+from include.contracts.errors import LedgerConflict
 from include.contracts.reject import Reject
-from include.errors import LedgerConflict
 from include.failpoints import failpoint
 from include.settings import DatabaseSettings
 from include.sql.named import query

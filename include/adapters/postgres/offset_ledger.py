@@ -8,8 +8,8 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.sessions import KeptConnection
+from include.contracts.errors import LedgerConflict
 from include.contracts.offsets import Offsets
-from include.errors import LedgerConflict
 from include.settings import DatabaseSettings
 from include.sql.named import query
 

@@ -7,8 +7,8 @@ from psycopg2 import ProgrammingError
 
 from include.adapters.postgres.detail_columns import detail_columns
 from include.adapters.postgres.sessions import connect
+from include.contracts.errors import ContractMismatch
 from include.contracts.evolution import compare
-from include.errors import ContractMismatch
 from include.settings import DatabaseSettings, Role, Settings
 from include.sql.named import query
 

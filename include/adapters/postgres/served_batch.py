@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import TIMES, arrow_type, newest_versions
-from include.clock import instant_of
+from include.contracts.clock import instant_of
 from include.contracts.definition import Definition
 from include.contracts.reject import Reject
 from include.sql.named import COORDINATES

@@ -12,7 +12,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.definition import Definition
-from include.errors import ConfigurationError, DatabaseUnavailable
+from include.contracts.errors import ConfigurationError, DatabaseUnavailable
 from include.settings import DatabaseSettings, Role
 from include.sql.named import PipelineConnection, query
 

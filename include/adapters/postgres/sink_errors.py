@@ -4,7 +4,7 @@ import re
 
 import psycopg2
 
-from include.errors import DatabaseUnavailable, PipelineError
+from include.contracts.errors import DatabaseUnavailable, PipelineError
 
 # deadlock, serialization, read-only, lock not available, statement cancelled or timed out, transaction idle or too long
 _PASSING = {"40P01", "40001", "25006", "55P03", "57014", "25P03", "25P04"}

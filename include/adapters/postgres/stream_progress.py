@@ -11,8 +11,8 @@ from psycopg2.extras import execute_values
 
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.sessions import KeptConnection, SessionLimits
-from include.clock import SystemClock
-from include.errors import ContractMismatch
+from include.contracts.clock import SystemClock
+from include.contracts.errors import ContractMismatch
 from include.settings import DatabaseSettings, Role
 from include.sql.named import query
 

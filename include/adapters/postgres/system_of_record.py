@@ -17,13 +17,13 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import SessionLimits, open_connection
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
+from include.contracts.errors import DatabaseClockAhead, DatabaseUnavailable
 from include.contracts.fields import snake_case
 from include.contracts.site import BOARD, BOARD_DETAIL_PIPELINE, MEMBER
 from include.contracts.topics import Topic
 from include.contracts.validation import parse_timestamp
 from include.contracts.versions import GATEWAY_MARGIN, dated_ahead
-from include.errors import DatabaseClockAhead, DatabaseUnavailable
 from include.gateway.ports import ChangeKey, GatewayClock, KeyReused, Saved
 from include.settings import DatabaseSettings
 from include.sql.named import query

@@ -14,9 +14,9 @@ from psycopg2.extensions import connection as Connection
 
 from include.adapters.postgres.system_of_record import saved_row
 from include.adapters.published_versions import PublishedVersion
+from include.contracts.errors import DatabaseUnavailable
 from include.contracts.site import BOARD, MEMBER
 from include.contracts.topics import Topic
-from include.errors import DatabaseUnavailable
 from include.gateway.ports import Saved
 from include.sql.named import query
 

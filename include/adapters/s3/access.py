@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.s3_connection import S3_SCHEME, bucket_and_prefix
 
 # of the bucket; those that list are limited to the prefix

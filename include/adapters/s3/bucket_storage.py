@@ -30,7 +30,7 @@ from include.adapters.s3.client import (
     translated,
 )
 from include.archive.storage import PART, NewObject, Storage, StorageDenied, StoredObject, VersionsKept
-from include.errors import PipelineError
+from include.contracts.errors import PipelineError
 from include.retry import retry_transient
 from include.s3_connection import S3Connection, bucket_and_prefix
 

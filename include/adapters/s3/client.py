@@ -21,7 +21,7 @@ from botocore.exceptions import ConnectionError as NoConnection
 from botocore.session import get_session
 
 from include.archive.storage import StorageDenied, StorageUnavailable
-from include.errors import ConfigurationError, PipelineError
+from include.contracts.errors import ConfigurationError, PipelineError
 from include.s3_connection import S3Connection
 
 CONNECT_TIMEOUT_S = 5

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from include.adapters.kafka.producer import KafkaProducer
-from include.clock import SystemClock, epoch_ms
+from include.contracts.clock import SystemClock, epoch_ms
 from include.contracts.headers import EVENT_ID
 from include.contracts.topics import LOG_APPEND_TIME
 from include.gateway.ports import Failure, Producer, Record

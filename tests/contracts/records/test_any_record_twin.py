@@ -15,8 +15,8 @@ from include.adapters.arrow_rows import event_ids
 from include.adapters.kafka.record_table import RAW, record_times
 from include.adapters.postgres.served_batch import records_schema
 from include.adapters.published_versions import PublishedVersion, version_of
-from include.clock import SystemClock
 from include.contracts import headers as h
+from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.fields import record_id
 from include.contracts.pipelines import TOPICS

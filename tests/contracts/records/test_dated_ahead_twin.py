@@ -15,13 +15,13 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from include.adapters.published_versions import version_of
-from include.clock import epoch_ms, rfc3339
 from include.contracts import headers as h
+from include.contracts.clock import epoch_ms, rfc3339
 from include.contracts.definition import FOLDER
 from include.contracts.definition_file import load_definition
+from include.contracts.errors import ContractMismatch
 from include.contracts.reject import Reject
 from include.contracts.site import BOARD
-from include.errors import ContractMismatch
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.intake import Intake, Rejected, accepted_at
 from spark_jobs.archive.rows import DatedRows, VersionRows

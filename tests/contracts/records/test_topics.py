@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from include.adapters.kafka.admin import create_topics
+from include.contracts.errors import BrokerUnavailable, ContractMismatch
 from include.contracts.pipelines import TOPICS
-from include.errors import BrokerUnavailable, ContractMismatch
 from include.kafka_connection import KafkaConnection
 from include.settings import KafkaSettings
 from tests.support.broker import remove_topics

@@ -6,9 +6,9 @@ import psycopg2
 import psycopg2.errors
 import pytest
 
+from include.contracts.errors import ConfigurationError
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.validation import parse_timestamp
-from include.errors import ConfigurationError
 from include.sql.migrate import migrate
 from include.sql.named import COORDINATES, QUERIES, fill
 from tests.support.pipeline import migrated, rows

@@ -4,7 +4,7 @@ import pytest
 
 from include.adapters.postgres.schema_revision import newest_revision, require_schema, revisions
 from include.airflow_support import steps
-from include.errors import ContractMismatch
+from include.contracts.errors import ContractMismatch
 from include.integrity.__main__ import main as command
 from include.settings import Settings
 from include.sql.migrate import migrate

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
 from tests.servers import wait_until
 from tests.support.airflow import RUN_DEADLINE_S, backfill, post_board
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from demo.airflow_client import AirflowRefused, RunFailed
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
 from include.contracts.day import Day
 from tests.e2e.pipelines.test_second import customer, order
 from tests.fakes.events import member

@@ -17,9 +17,15 @@ from confluent_kafka import Producer
 
 from include.adapters.kafka.topic_tail import TopicTail
 from include.archive.store import MARKER, ArchiveBusy
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
+from include.contracts.errors import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    LedgerBeyondEnd,
+    LedgerConflict,
+    RangeExpired,
+)
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import ConfigurationError, DatabaseUnavailable, LedgerBeyondEnd, LedgerConflict, RangeExpired
 from include.kafka_connection import KafkaConnection
 from spark_jobs.archive.archiver import NO_ARCHIVE_BEFORE, TOPIC_REPLACED, Range, plan
 from spark_jobs.archive.check import verify_archive

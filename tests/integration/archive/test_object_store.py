@@ -14,8 +14,8 @@ import pytest
 from include.adapters.s3.access import bucket_policy
 from include.archive.open_storage import open_storage
 from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept
+from include.contracts.errors import ConfigurationError
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import ConfigurationError
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.check import verify_archive
 from spark_jobs.archive.cluster import ArchiveTaskFailed

@@ -19,7 +19,7 @@ from include.adapters.s3.bucket_check import ArchiveBucket
 from include.adapters.s3.client import StorageRefused
 from include.archive.open_storage import open_storage
 from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept
-from include.errors import LOOK, ConfigurationError
+from include.contracts.errors import LOOK, ConfigurationError
 from include.s3_connection import S3Connection
 from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder
 from tests.servers import wait_until

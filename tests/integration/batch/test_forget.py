@@ -16,9 +16,9 @@ from include.adapters.files.cluster_file import ClusterFile
 from include.adapters.postgres.forgotten import ForgottenStore
 from include.adapters.postgres.generation_store import GenerationStore
 from include.contracts.definition_file import load_definition
+from include.contracts.errors import DayBusy, ForeignCluster
 from include.contracts.pipelines import PIPELINES
 from include.contracts.topics import Topic
-from include.errors import DayBusy, ForeignCluster
 from include.integrity.comparison import verify
 from include.integrity.pruning import collect_orphans
 from include.kafka_connection import KafkaConnection

@@ -9,8 +9,8 @@ from confluent_kafka.admin import AdminClient
 
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.topic_tail import TopicTail
-from include.clock import rfc3339
-from include.errors import DatabaseUnavailable
+from include.contracts.clock import rfc3339
+from include.contracts.errors import DatabaseUnavailable
 from include.integrity.caught_up import wait_until_caught_up
 from include.integrity.certificate import certify
 from include.integrity.days import DirtyDay, dirty_days

@@ -12,9 +12,9 @@ from contextlib import closing
 import pytest
 
 from include.adapters.kafka.topic_tail import TopicTail
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
+from include.contracts.errors import MissingRange
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import MissingRange
 from include.integrity.comparison import verify
 from include.kafka_connection import KafkaConnection
 from spark_jobs.archive.source import archive_sources

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from include.adapters.postgres.offset_ledger import OffsetLedger
-from include.errors import MissingRange, RangeExpired
+from include.contracts.errors import MissingRange, RangeExpired
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.speed.positions import position_of, raise_on_mismatch, starting_position
 from tests.servers import kafka_server, wait_until

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from include.adapters.kafka import range_reader
-from include.errors import BrokerUnavailable
+from include.contracts.errors import BrokerUnavailable
 from include.kafka_connection import KafkaConnection
 from spark_jobs.batch import splits
 from spark_jobs.batch.splits import ROWS, TopicSplit, read_topic

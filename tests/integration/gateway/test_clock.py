@@ -10,7 +10,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
 
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.producer import KafkaProducer
-from include.clock import SystemClock, epoch_ms
+from include.contracts.clock import SystemClock, epoch_ms
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from include.contracts.site import BOARD
 from include.gateway.broker_clock import MAX_SKEW_S, BrokerClock

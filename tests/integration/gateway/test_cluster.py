@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from include.errors import MISCONFIGURED, OK
+from include.contracts.errors import MISCONFIGURED, OK
 from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.gateway_process import GatewayProcess

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from include.adapters.kafka.partitioner import partition_of
-from include.clock import epoch_ms
+from include.contracts.clock import epoch_ms
 from include.contracts.pipelines import PIPELINES
 from include.gateway.client import GatewayRefused, GatewayUnavailable, replay_fallback
 from include.integrity import gateways

@@ -17,10 +17,10 @@ from include.adapters.files.fallback_store import SqliteFallbackStore
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
-from include.clock import SystemClock, epoch_ms, rfc3339
+from include.contracts.clock import SystemClock, epoch_ms, rfc3339
+from include.contracts.errors import ContractMismatch, DatabaseUnavailable
 from include.contracts.reject import Reject
 from include.contracts.site import BOARD, MEMBER
-from include.errors import ContractMismatch, DatabaseUnavailable
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.event_ids import row_event_id
 from include.gateway.intake import row_record

@@ -12,7 +12,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from include.adapters.files.fallback_rows import row_of
 from include.adapters.files.fallback_store import SqliteFallbackStore
-from include.errors import LOOK
+from include.contracts.errors import LOOK
 from tests.fakes.events import record
 from tests.fakes.gateway import FixedClock
 from tests.servers import wait_until

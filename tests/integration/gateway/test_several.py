@@ -9,7 +9,7 @@ from contextlib import closing
 import httpx
 import pytest
 
-from include.errors import LOOK, OK, REFUSED
+from include.contracts.errors import LOOK, OK, REFUSED
 from include.integrity.__main__ import main
 from include.integrity.gateways import unsent
 from include.integrity.snapshot import read_snapshot

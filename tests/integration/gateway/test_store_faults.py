@@ -14,7 +14,7 @@ import pytest
 from include.adapters.files import fallback_salvage
 from include.adapters.files.fallback_file import FallbackFile
 from include.adapters.files.fallback_rows import row_of
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.gateway.ports import StoreUnavailable
 from tests.fakes.events import record
 from tests.support.stores import open_in, read_all, store_in
@@ -25,7 +25,7 @@ WRITER = """
 import asyncio, json, sys
 from pathlib import Path
 from include.adapters.files.fallback_store import SqliteFallbackStore
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from tests.fakes.events import record
 
 async def main():

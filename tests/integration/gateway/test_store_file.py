@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from tests.fakes.events import record
 from tests.support.stores import open_in, store_in
 

@@ -7,7 +7,7 @@ import ssl
 
 import pytest
 
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.gateway.client import GatewayClient, GatewayUnavailable
 from include.settings import Settings
 from tests.fakes.events import member

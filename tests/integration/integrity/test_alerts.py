@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from include.errors import PipelineError, Retryable
+from include.contracts.errors import PipelineError, Retryable
 from include.integrity.alert_store import AlertStore
 from include.integrity.findings import Finding
 from include.integrity.notification import MAX_FAILURES, NotNotified, notify

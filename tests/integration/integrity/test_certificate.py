@@ -14,9 +14,9 @@ from psycopg2.extras import execute_values
 from include.adapters.postgres.generation_store import hashed_columns
 from include.adapters.postgres.sessions import connect
 from include.airflow_support import steps
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
+from include.contracts.errors import BalanceBroken, ConfigurationError, NothingBuilt
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import BalanceBroken, ConfigurationError, NothingBuilt
 from include.gateway.client import GatewayUnavailable
 from include.integrity import certificate as certificate_module
 from include.integrity.certificate import DayChanged

@@ -8,7 +8,7 @@ import psycopg2
 import pytest
 from fastapi.testclient import TestClient
 
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.integrity import page
 from include.integrity.comparison import verify

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from include.archive.store import CONSUMER
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.integrity.metrics import GAUGES, BatchMetrics
 from tests.support.pipeline import migrated, rows

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from include.errors import NothingBuilt, StaleRun
+from include.contracts.errors import NothingBuilt, StaleRun
 from include.integrity.announcement import announcement_of
 from include.integrity.covering import cover
 from include.integrity.pruning import collect_orphans, prune

@@ -10,7 +10,7 @@ import pytest
 
 from include.adapters.postgres import live_table
 from include.adapters.postgres.generation_store import GenerationStore
-from include.errors import DayBusy, NothingBuilt, StaleRun
+from include.contracts.errors import DayBusy, NothingBuilt, StaleRun
 from include.integrity import day_turn, publication
 from include.integrity.comparison import verify
 from include.integrity.pruning import collect_orphans

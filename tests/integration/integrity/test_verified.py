@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from include.airflow_support import steps
-from include.errors import OK, REFUSED, PipelineError
+from include.contracts.errors import OK, REFUSED, PipelineError
 from include.integrity import comparison
 from include.integrity.__main__ import main
 from include.integrity.comparison import verify

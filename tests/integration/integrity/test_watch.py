@@ -11,9 +11,9 @@ from confluent_kafka import Producer
 
 from include.adapters.kafka import offsets
 from include.adapters.kafka.offsets import OffsetReader
-from include.clock import SystemClock, rfc3339
+from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
-from include.errors import OK, REFUSED
+from include.contracts.errors import OK, REFUSED
 from include.integrity.__main__ import main
 from include.integrity.days import NothingToAcknowledge, acknowledge
 from include.integrity.gateways import Unsent

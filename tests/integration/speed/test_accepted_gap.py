@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from include.errors import StaleRun
+from include.contracts.errors import StaleRun
 from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.days import DirtyDay, days_to_rebuild, dirty_days

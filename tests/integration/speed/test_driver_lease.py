@@ -13,9 +13,9 @@ from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingRecord, PendingStore
 from include.adapters.postgres.sessions import SessionLimits, connect, open_connection
 from include.adapters.postgres.stream_progress import Progress, StreamProgressStore
+from include.contracts.errors import DatabaseUnavailable, DriverSuperseded, LedgerConflict
 from include.contracts.reject import Reject
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import DatabaseUnavailable, DriverSuperseded, LedgerConflict
 from include.sql.named import query
 from tests.servers import wait_until
 from tests.support.fenced import refuse_unfenced

@@ -8,8 +8,8 @@ from pyspark.sql import functions as F
 from include.adapters.kafka.admin import create_topics
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.topic_tail import TopicTail
+from include.contracts.errors import BrokerUnavailable, TableReplaced
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import BrokerUnavailable, TableReplaced
 from include.kafka_connection import KafkaConnection
 from spark_jobs.speed import member_preload
 from spark_jobs.speed import members as module

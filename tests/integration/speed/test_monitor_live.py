@@ -16,8 +16,8 @@ from include.adapters.postgres import stream_progress
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.sessions import SessionLimits
 from include.adapters.postgres.stream_progress import Pending, Progress, StreamProgressStore
+from include.contracts.errors import ContractMismatch, DatabaseUnavailable, DriverSuperseded
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import ContractMismatch, DatabaseUnavailable, DriverSuperseded
 from include.integrity.caught_up import wait_until_caught_up
 from spark_jobs.connectors.kafka import stream_reader
 from spark_jobs.speed import driver_view

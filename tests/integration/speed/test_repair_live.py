@@ -10,10 +10,9 @@ import pytest
 
 from include.adapters.postgres.driver_lease import DriverAlive
 from include.adapters.postgres.offset_ledger import OffsetLedger
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.contracts.day import Day
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import (
+from include.contracts.errors import (
     LOOK,
     ConfigurationError,
     ContractMismatch,
@@ -22,6 +21,7 @@ from include.errors import (
     MissingRange,
     RangeExpired,
 )
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.repair import Repair, reject, run
 from spark_jobs.speed.manual_reject import ManualReject, Place
 from spark_jobs.speed.positions import starting_position

@@ -4,7 +4,7 @@ import pytest
 
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.offset_ledger import OffsetLedger
-from include.errors import TopicChanged
+from include.contracts.errors import TopicChanged
 from include.integrity.late_members import find_late_members
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.speed.positions import position_of

@@ -17,8 +17,8 @@ from include.adapters.postgres import pending_store as speed_store
 from include.adapters.postgres import sessions as connections
 from include.adapters.postgres.forgotten import ForgottenStore
 from include.adapters.postgres.pending_store import PendingRecord, PendingStore
-from include.clock import rfc3339
-from include.errors import PipelineError
+from include.contracts.clock import rfc3339
+from include.contracts.errors import PipelineError
 from include.integrity import publication
 from include.integrity.comparison import verify
 from include.integrity.days import dirty_days

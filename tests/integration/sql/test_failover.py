@@ -9,9 +9,9 @@ import pytest
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.sessions import connect, open_connection
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.contracts.day import Day
-from include.errors import DatabaseUnavailable, DriverSuperseded, TimelineChanged
+from include.contracts.errors import DatabaseUnavailable, DriverSuperseded, TimelineChanged
 from include.integrity.certificate import Certificate
 from include.integrity.days import days_to_rebuild
 from include.settings import Settings

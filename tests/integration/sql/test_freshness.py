@@ -7,7 +7,7 @@ import pytest
 
 from include.adapters.postgres import stream_progress
 from include.adapters.postgres.stream_progress import Progress, StreamProgressStore
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
 from include.integrity.publication import undo
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish

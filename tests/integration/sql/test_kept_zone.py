@@ -9,8 +9,8 @@ import psycopg2
 import pytest
 
 from include.contracts.day import Day
+from include.contracts.errors import ConfigurationError
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import ConfigurationError
 from include.sql.migrate import migrate
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day

@@ -15,7 +15,7 @@ from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.forgotten import ForgottenStore
 from include.adapters.postgres.offset_ledger import Move, OffsetLedger
 from include.adapters.postgres.pending_store import PendingRecord, PendingStore
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
 from include.integrity.covering import cover
 from include.integrity.late_members import find_late_members
 from include.integrity.pruning import collect_orphans, prune

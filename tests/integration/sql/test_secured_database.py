@@ -11,7 +11,7 @@ import pytest
 
 from include.adapters.postgres.login_roles import save_login_role
 from include.adapters.postgres.sessions import DatabaseAccessDenied, connect, open_connection
-from include.errors import ConfigurationError, DatabaseUnavailable
+from include.contracts.errors import ConfigurationError, DatabaseUnavailable
 from include.settings import Settings
 from include.sql.migrate import migrate
 from stack import env_file

@@ -8,8 +8,8 @@ import pytest
 
 from include.adapters.postgres.generation_store import GenerationStore, Part
 from include.archive.store import ArchiveStore
+from include.contracts.errors import BalanceBroken, DayBusy, NothingBuilt, StaleRun
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import BalanceBroken, DayBusy, NothingBuilt, StaleRun
 from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.pruning import collect_orphans, prune

@@ -8,7 +8,7 @@ from unittest.mock import ANY
 import pytest
 
 from include.adapters.postgres.live_table import Applied
-from include.errors import LedgerConflict
+from include.contracts.errors import LedgerConflict
 from include.integrity import publication
 from include.integrity.comparison import verify
 from tests.servers import wait_until

@@ -10,7 +10,7 @@ import pytest
 import include.adapters.postgres.live_table_sink as live_table_sink
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.sessions import SessionLimits
-from include.errors import DriverSuperseded, LedgerConflict
+from include.contracts.errors import DriverSuperseded, LedgerConflict
 from tests.servers import wait_until
 from tests.support.pipeline import migrated, rows
 from tests.support.serving import NOON, Writing, opened_store, row

@@ -12,9 +12,9 @@ from include.adapters.postgres.sessions import SessionLimits, connect
 from include.adapters.postgres.stream_progress import StreamProgressStore
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.archive.store import ArchiveStore
-from include.clock import SystemClock
+from include.contracts.clock import SystemClock
+from include.contracts.errors import DatabaseUnavailable
 from include.contracts.site import MEMBER
-from include.errors import DatabaseUnavailable
 from include.gateway.broker_clock import BrokerClock
 from include.integrity.comparison import diff
 from include.integrity.days import dirty_days

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.contracts.day import Day
-from include.errors import MissingRange
+from include.contracts.errors import MissingRange
 from spark_jobs.batch.night import build_days
 
 FIRST = Day.parse("2026-11-20", "Asia/Seoul")

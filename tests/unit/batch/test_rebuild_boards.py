@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from include.adapters.kafka.record_table import RAW
-from include.clock import epoch_ms, rfc3339
 from include.contracts import headers as h
+from include.contracts.clock import epoch_ms, rfc3339
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.batch.blobs import Gathered, Kind, buckets_of, unpacked

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.adapters.kafka.record_table import RAW
-from include.clock import rfc3339
+from include.contracts.clock import rfc3339
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import DatabaseSettings

@@ -5,9 +5,9 @@ import datetime as dt
 import pytest
 
 from include.contracts.day import Day
+from include.contracts.errors import MissingRange
 from include.contracts.offsets import OffsetRange
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import MissingRange
 from spark_jobs.batch.sources import (
     MARGIN,
     MAX_SPLIT,

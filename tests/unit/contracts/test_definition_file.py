@@ -6,7 +6,7 @@ import pytest
 
 from include.contracts.definition import FOLDER
 from include.contracts.definition_file import load_definition, load_definitions
-from include.errors import ContractMismatch
+from include.contracts.errors import ContractMismatch
 
 ORDERS = (FOLDER / "order_detail.toml").read_text(encoding="utf-8")
 

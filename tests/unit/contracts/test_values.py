@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from include.contracts.errors import ContractMismatch
 from include.contracts.fields import DATE, TIMESTAMP, Field
 from include.contracts.pipelines import TOPICS
 from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 from include.contracts.validation import violations
 from include.contracts.versions import version_in
-from include.errors import ContractMismatch
 from include.gateway.openapi_schemas import example
 from spark_jobs.speed.record_decoder import read_record
 from tests.fakes.events import board, member

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.clock import epoch_ms, rfc3339
+from include.contracts.clock import epoch_ms, rfc3339
 from include.contracts.headers import ACCEPTED_AT
 from include.contracts.site import BOARD
 from include.gateway.broker_clock import MAX_SKEW_S, BrokerClock

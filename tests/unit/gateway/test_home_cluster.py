@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from include.adapters.files.cluster_file import FILE, ClusterFile
 from include.adapters.files.fallback_store import SqliteFallbackStore
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.gateway import home_cluster
 from include.gateway.intake import Kept
 from include.gateway.ports import StoreInUse

@@ -5,7 +5,7 @@ import dataclasses
 import msgspec
 import pytest
 
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.gateway.__main__ import check_exposure
 from include.gateway.client import GatewayUnavailable, _bodies, replay_fallback
 from include.settings import GatewayLimits, GatewaySettings, Settings

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from include.contracts.errors import ConfigurationError
 from include.contracts.pipelines import RAW_TOPICS
-from include.errors import ConfigurationError
 from include.gateway import token_file
 from include.gateway.answer import Fault
 from include.gateway.token_file import Entry, digest

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from include.errors import ConfigurationError
+from include.contracts.errors import ConfigurationError
 from include.gateway.client import GatewayClient, GatewayUnavailable
 from include.integrity import gateways
 from include.integrity.gateways import Unsent, unsent, unsent_or_reason

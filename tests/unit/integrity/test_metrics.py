@@ -7,7 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from include.errors import ConfigurationError, DatabaseUnavailable
+from include.contracts.errors import ConfigurationError, DatabaseUnavailable
 from include.integrity.day_status import DayStatus
 from include.integrity.days import Window
 from include.integrity.metrics import BatchMetrics, BatchState

@@ -17,7 +17,7 @@ from psycopg2.errors import QueryCanceled
 
 from include.adapters.postgres.stream_progress import Pending, Progress, Seen
 from include.contracts.day import Day
-from include.errors import DatabaseUnavailable
+from include.contracts.errors import DatabaseUnavailable
 from include.integrity.author import Author
 from include.integrity.certificate import Term
 from include.integrity.comparison import Sample

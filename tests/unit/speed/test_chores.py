@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from include.errors import DatabaseUnavailable, RecordsRefused
+from include.contracts.errors import DatabaseUnavailable, RecordsRefused
 from spark_jobs.speed import chores
 from spark_jobs.speed.chores import Chores
 

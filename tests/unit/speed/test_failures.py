@@ -4,7 +4,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from include.adapters.postgres.sink_errors import BatchInterrupted, BatchRefused
-from include.errors import BrokerUnavailable, DriverSuperseded, LedgerConflict
+from include.contracts.errors import BrokerUnavailable, DriverSuperseded, LedgerConflict
 from spark_jobs.connectors.failures import cause_of, is_passing, task_error
 
 
@@ -75,9 +75,9 @@ _OF_JAVA = "\n\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunne
     [
         (
             "Traceback (most recent call last):\n  File 'x.py', line 1\n    read()\n"
-            f"include.errors.StoreUnavailable: host=x\n{_OF_JAVA}Caused by: java.net.SocketException: Connection reset"
+            f"include.contracts.errors.StoreUnavailable: host=x\n{_OF_JAVA}Caused by: java.net.SocketException: Connection reset"
             f"{_OF_JAVA}\nDriver stacktrace:",
-            "include.errors.StoreUnavailable: host=x",
+            "include.contracts.errors.StoreUnavailable: host=x",
         ),
         (
             "Job aborted: Task 0 failed: [PYTHON_EXCEPTION] An exception was thrown from the Python worker: "

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 import pytest
 
 from include.adapters.postgres.stream_progress import Pending
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import (
+from include.contracts.errors import (
     BrokerUnavailable,
     ConfigurationError,
     ContractMismatch,
     DatabaseUnavailable,
     DriverSuperseded,
 )
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.speed import monitor as module
 from spark_jobs.speed.driver_state import Batch, DriverState, topics_of
 from spark_jobs.speed.monitor import Monitor

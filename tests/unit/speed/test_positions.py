@@ -6,7 +6,7 @@ import pytest
 
 from include.adapters.postgres.offset_ledger import Entry
 from include.contracts.day import Day
-from include.errors import LedgerBeyondEnd, RangeExpired, TopicReplaced
+from include.contracts.errors import LedgerBeyondEnd, RangeExpired, TopicReplaced
 from spark_jobs.repair import Finding, table_lines
 from spark_jobs.speed.positions import compared, raise_on_mismatch, refuse_replaced
 

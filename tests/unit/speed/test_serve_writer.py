@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from include.adapters.postgres.live_table import Applied
-from include.errors import DatabaseUnavailable, LedgerConflict
+from include.contracts.errors import DatabaseUnavailable, LedgerConflict
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch
 from spark_jobs.speed.driver_state import DriverState
 from tests.servers import wait_until

@@ -2,8 +2,8 @@
 
 import pytest
 
-from include.clock import ClockSteps
-from include.errors import TRY_LATER
+from include.contracts.clock import ClockSteps
+from include.contracts.errors import TRY_LATER
 from spark_jobs.speed.driver import ClockSetBack, require_no_set_back
 from tests.fakes.gateway import FixedClock
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from include.adapters.postgres.driver_lease import Holder
-from include.errors import DatabaseUnavailable
+from include.contracts.errors import DatabaseUnavailable
 from spark_jobs.speed import standby
 from tests.servers import wait_until
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from include.errors import STOPPED
+from include.contracts.errors import STOPPED
 from spark_jobs.speed import watchdog as module
 from spark_jobs.speed.watchdog import Watchdog
 from tests.servers import wait_until

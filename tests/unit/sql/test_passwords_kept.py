@@ -5,7 +5,7 @@ import sqlalchemy
 import sqlalchemy.exc
 
 from include.adapters.postgres.sessions import SessionLimits, open_session
-from include.errors import DatabaseUnavailable
+from include.contracts.errors import DatabaseUnavailable
 from stack import env_file
 from stack.airflow_env import airflow_environment
 from tests.support.compose import Compose

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import LOOK
+from include.contracts.errors import LOOK
 from stack import env_file
 from stack.environment import MARKER
 from stack.layout import DATA_FOLDERS, PROJECT_ROOT, Layout
