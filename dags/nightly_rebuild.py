@@ -47,7 +47,7 @@ from include.airflow_support.tasks import (
     wait_until_caught_up,
 )
 from include.airflow_support.timetable import DayTimetable
-from include.settings import pipeline_names
+from include.runtime.settings import pipeline_names
 
 # 04:00 comes once a day in every time zone: clocks are changed between 22:00 and 04:00
 SCHEDULE = "0 4 * * *"

@@ -26,7 +26,7 @@ from airflow.utils.types import DagRunType
 from include.airflow_support.assets import due_day
 from include.airflow_support.defaults import dag_arguments, pipeline_timezone
 from include.airflow_support.tasks import rebuild_requested_day
-from include.settings import pipeline_names
+from include.runtime.settings import pipeline_names
 
 # A run that waits for a person counts: with 1, a question would hold up all other days. The pool `rebuild` bounds the
 # builds.

@@ -25,7 +25,7 @@ from include.airflow_support.dag_ids import dag_ids
 from include.airflow_support.defaults import dag_arguments, pipeline_timezone
 from include.airflow_support.forms import dry_run_field, reason_by_hand_field
 from include.airflow_support.tasks import RUN_TYPE
-from include.settings import pipeline_names
+from include.runtime.settings import pipeline_names
 
 for pipeline in pipeline_names():
     if "reconcile_sources" not in dag_ids(pipeline):

@@ -16,7 +16,7 @@ from airflow.sdk import DAG
 
 from include.airflow_support.defaults import dag_arguments
 from include.airflow_support.tasks import replay_fallback
-from include.settings import pipeline_names
+from include.runtime.settings import pipeline_names
 
 for pipeline in pipeline_names():
     with DAG(

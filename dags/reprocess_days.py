@@ -29,7 +29,7 @@ from include.airflow_support.tasks import (
     summary,
     wait_until_caught_up,
 )
-from include.settings import pipeline_names
+from include.runtime.settings import pipeline_names
 
 for pipeline in pipeline_names():
     with DAG(

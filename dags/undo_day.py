@@ -25,7 +25,7 @@ from include.airflow_support.defaults import dag_arguments
 from include.airflow_support.forms import dry_run_field, reason_field
 from include.airflow_support.tasks import MADE_BY
 from include.contracts.fields import LONG_MAX
-from include.settings import pipeline_names
+from include.runtime.settings import pipeline_names
 
 for pipeline in pipeline_names():
     with DAG(

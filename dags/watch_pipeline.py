@@ -24,7 +24,7 @@ from typing import Any
 from airflow.sdk import DAG, get_current_context, task
 
 from include.airflow_support.defaults import dag_arguments
-from include.settings import pipeline_names
+from include.runtime.settings import pipeline_names
 
 for pipeline in pipeline_names():
     with DAG(

@@ -21,7 +21,7 @@ from include.contracts.day import Day
 from include.contracts.errors import PipelineError
 from include.contracts.site import BOARD_DETAIL_PIPELINE
 from include.gateway.client import GatewayClient
-from include.settings import Settings
+from include.runtime.settings import Settings
 from stack.environment import load_environment
 from stack.errors import StackError
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from demo.narrator import Narrator
-from include.settings import Settings
+from include.runtime.settings import Settings
 
 
 def show_addresses(environment: Mapping[str, str], settings: Settings, narrator: Narrator, is_terminal: bool) -> None:

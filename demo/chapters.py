@@ -9,7 +9,7 @@ from demo.services import Services
 from demo.warehouse import Warehouse
 from include.contracts.day import Day
 from include.gateway.client import GatewayClient
-from include.settings import Settings
+from include.runtime.settings import Settings
 
 OUTAGE_RECORDS = 300
 

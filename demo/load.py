@@ -23,7 +23,7 @@ from include.contracts.day import Day
 from include.contracts.errors import PipelineError
 from include.gateway.client import GatewayClient
 from include.integrity.caught_up import wait_until_caught_up
-from include.settings import Settings
+from include.runtime.settings import Settings
 from stack.environment import load_environment
 from stack.errors import StackError
 

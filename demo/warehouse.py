@@ -6,7 +6,7 @@ from typing import Any
 
 from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
-from include.settings import Role, Settings
+from include.runtime.settings import Role, Settings
 from include.sql.named import fill, statements
 
 _QUERIES = Path(__file__).parent / "queries.sql"

@@ -8,8 +8,8 @@ import argparse
 import os
 import sys
 
-from include.environment_reader import EnvironmentReader
-from include.gateway.tls import read_client_tls
+from include.runtime.environment_reader import EnvironmentReader
+from include.runtime.tls import read_client_tls
 from stack.health import probe
 from stack.service import AirflowHealth, Health, HttpHealth
 

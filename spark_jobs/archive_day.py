@@ -11,9 +11,9 @@ import argparse
 import sys
 
 from include.adapters.postgres.schema_revision import checked_settings
-from include.command import as_command
 from include.contracts.errors import OK
-from include.process_tree import die_with_parent
+from include.runtime.command import as_command
+from include.runtime.process_tree import die_with_parent
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.check import verify_archive
 from spark_jobs.connectors.session import context_on_demand

@@ -28,11 +28,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.command import as_command
 from include.contracts.clock import rfc3339
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.kafka_connection import KafkaConnection
-from include.settings import SparkSettings
+from include.runtime.command import as_command
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.settings import SparkSettings
 from spark_jobs.batch.blobs import identity_partitioner
 from spark_jobs.connectors.failures import TASK_ERRORS
 from spark_jobs.connectors.kafka import CONSUMER_OPTIONS, write_records

@@ -23,13 +23,13 @@ from include.adapters.postgres.forgotten import ForgottenStore
 from include.adapters.postgres.generation_tables import remove_tables
 from include.adapters.postgres.schema_revision import checked_settings
 from include.archive.store import ArchiveStore
-from include.command import as_command
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.errors import OK
 from include.contracts.fields import LONG_MAX, LONG_MIN
 from include.gateway.forget import produce_tombstones
-from include.process_tree import die_with_parent
-from include.settings import Settings
+from include.runtime.command import as_command
+from include.runtime.process_tree import die_with_parent
+from include.runtime.settings import Settings
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.cluster import StartContext
 from spark_jobs.archive.files import ArchiveFolder

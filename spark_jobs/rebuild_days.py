@@ -12,13 +12,13 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from include.adapters.lineage import lineage_of, rebuild_job
 from include.adapters.postgres.generation_store import GenerationStore
 from include.adapters.postgres.schema_revision import checked_settings
-from include.command import as_command
 from include.contracts.day import Day
 from include.contracts.errors import OK
-from include.process_tree import die_with_parent
+from include.runtime.command import as_command
+from include.runtime.lineage import lineage_of, rebuild_job
+from include.runtime.process_tree import die_with_parent
 from spark_jobs.batch.night import build_days
 from spark_jobs.connectors.session import open_context
 from spark_jobs.rebuild_day import end

@@ -35,7 +35,6 @@ from include.adapters.postgres.generation_store import GenerationStore
 from include.adapters.postgres.pending_store import PendingRecord
 from include.adapters.postgres.schema_revision import checked_settings
 from include.archive.store import ArchiveStore
-from include.command import as_command
 from include.contracts import headers as h
 from include.contracts.clock import rfc3339
 from include.contracts.day import Day
@@ -43,7 +42,8 @@ from include.contracts.errors import LOOK, OK, Retryable
 from include.contracts.record_time import accepted_time, record_time
 from include.contracts.topics import Topic
 from include.integrity.caught_up import wait_until_caught_up
-from include.settings import Settings
+from include.runtime.command import as_command
+from include.runtime.settings import Settings
 from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.archive.recheck import VersionsOf, iter_expired
 from spark_jobs.batch.raw_columns import RawColumns

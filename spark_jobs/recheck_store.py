@@ -12,7 +12,7 @@ from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.pending_store import PendingRecord
 from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.shown_boards import a_few_at_a_time, day_number
-from include.settings import DatabaseSettings
+from include.runtime.settings import DatabaseSettings
 from include.sql.named import query
 
 PAGE = 1_000

@@ -35,13 +35,13 @@ from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.offset_ledger import Move, OffsetLedger, Output
 from include.adapters.postgres.schema_revision import checked_settings
-from include.command import as_command
 from include.contracts.clock import Clock, SystemClock
 from include.contracts.day import Day
 from include.contracts.definition import SITE_PIPELINE
 from include.contracts.errors import LOOK, OK, LedgerBeyondEnd, TopicReplaced
 from include.integrity.replaced_topic import take_out_of_cuts
-from include.settings import Settings
+from include.runtime.command import as_command
+from include.runtime.settings import Settings
 from spark_jobs.speed.driver_state import Query, topics_of
 from spark_jobs.speed.manual_reject import ManualReject, Place
 from spark_jobs.speed.positions import OffsetMismatch, Position, position_of

@@ -19,10 +19,10 @@ import os
 import signal
 import threading
 
-from include.command import as_command
 from include.contracts.errors import CRASHED, OK, PipelineError
-from include.process_tree import die_with_parent
-from include.settings import Settings
+from include.runtime.command import as_command
+from include.runtime.process_tree import die_with_parent
+from include.runtime.settings import Settings
 from spark_jobs.speed.driver import QUERIES, Driver
 
 log = logging.getLogger("stream")

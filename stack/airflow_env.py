@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from include.adapters.lineage import transport_of
 from include.adapters.postgres.sessions import AUTHENTICATION
-from include.environment_reader import EnvironmentReader
-from include.kafka_connection import SECRETS as KAFKA_SECRETS
-from include.kafka_connection import VARIABLES
-from include.s3_connection import SECRETS as S3_SECRETS
-from include.settings import LIBPQ_VARIABLES, listed_pipelines, reader_of
+from include.runtime.environment_reader import EnvironmentReader
+from include.runtime.kafka_connection import SECRETS as KAFKA_SECRETS
+from include.runtime.kafka_connection import VARIABLES
+from include.runtime.lineage import transport_of
+from include.runtime.s3_connection import SECRETS as S3_SECRETS
+from include.runtime.settings import LIBPQ_VARIABLES, listed_pipelines, reader_of
 from stack.environment import without_secrets
 
 # user → role, as SimpleAuthManager knows them: viewer < user < op < admin
@@ -62,7 +62,7 @@ def airflow_environment(settings: Mapping[str, str], root: Path, component: str 
     """Return the variables to add to a component's environment, including PATH.
 
     `settings` is the content of `.env`. The pipeline's own variables are included, because tasks read them through
-    `include.settings`. Only the scheduler has the connections of tasks, and the login to the archive's store. Call
+    `include.runtime.settings`. Only the scheduler has the connections of tasks, and the login to the archive's store. Call
     `write_password_file` before the API server starts. Raises KeyError for a missing setting.
     """
     bin_dir = str(Path(sys.executable).parent)

@@ -16,7 +16,7 @@ import psycopg2
 
 from include.adapters.files import call_journal, cluster_file, fallback_schema
 from include.contracts.errors import DatabaseUnavailable
-from include.settings import reader_of
+from include.runtime.settings import reader_of
 from stack import environment, version
 from stack.backup_manifest import POSTGRES, Manifest, PipelineState, checksums_of
 from stack.databases import as_superuser

@@ -7,8 +7,8 @@ import sys
 from include.adapters.files.cluster_file import require_own_cluster
 from include.adapters.kafka.admin import create_topics
 from include.adapters.kafka.audit import TIMEOUT_S
-from include.command import as_command
-from include.settings import Settings
+from include.runtime.command import as_command
+from include.runtime.settings import Settings
 
 log = logging.getLogger(__name__)
 

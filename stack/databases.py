@@ -10,8 +10,8 @@ from psycopg2.extensions import cursor as Cursor
 from include.adapters.postgres.login_roles import save_login_role
 from include.adapters.postgres.sessions import SessionLimits, open_session
 from include.contracts.errors import DatabaseUnavailable
-from include.environment_reader import EnvironmentReader
-from include.settings import libpq_settings, reader_of
+from include.runtime.environment_reader import EnvironmentReader
+from include.runtime.settings import libpq_settings, reader_of
 from stack.errors import StackError
 from stack.pipelines import pipelines_of
 from stack.postgres import SUPERUSER

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from include.settings import DEFAULT_PIPELINE, prefix_of
+from include.runtime.settings import DEFAULT_PIPELINE, prefix_of
 from stack.errors import StackError
 from stack.pipelines import pipelines_of
 from stack.ports import next_free

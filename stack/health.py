@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 
 from include.adapters.postgres.sessions import SessionLimits, open_session
 from include.contracts.errors import DatabaseUnavailable
-from include.gateway.tls import ClientTls
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.tls import ClientTls
 from stack.kafka import cluster_id
 from stack.leftovers import find_family
 from stack.ports import holder

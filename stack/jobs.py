@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg2.errors
 
 from include.adapters.postgres.sessions import SessionLimits, open_session
-from include.kafka_connection import SECRETS as KAFKA_SECRETS
+from include.runtime.kafka_connection import SECRETS as KAFKA_SECRETS
 from stack import environment
 from stack.airflow_env import airflow_environment
 from stack.databases import AIRFLOW_DATABASE, AIRFLOW_ROLE, create_databases

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from include.contracts.definition import FOLDER
 from include.contracts.errors import ConfigurationError
-from include.settings import DEFAULT_PIPELINE, pipeline_names
+from include.runtime.settings import DEFAULT_PIPELINE, pipeline_names
 from stack.errors import StackError
 
 

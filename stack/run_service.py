@@ -15,8 +15,8 @@ from typing import NoReturn
 
 from include.contracts.errors import ConfigurationError
 from include.gateway import token_file
-from include.kafka_connection import SECRETS as KAFKA_SECRETS
-from include.settings import TRACING_SECRETS
+from include.runtime.kafka_connection import SECRETS as KAFKA_SECRETS
+from include.runtime.settings import TRACING_SECRETS
 from stack import environment, leftovers, version
 from stack.airflow_env import COMPONENTS, airflow_environment, write_password_file
 from stack.errors import StackError, one_line_errors

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from include.gateway.tls import ClientTls
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.tls import ClientTls
 
 Signal = Literal["TERM", "INT"]
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from include.contracts.errors import ConfigurationError
-from include.environment_reader import EnvironmentReader
-from include.gateway.tls import read_client_tls
-from include.kafka_connection import KafkaConnection
-from include.settings import libpq_settings, reader_of
+from include.runtime.environment_reader import EnvironmentReader
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.settings import libpq_settings, reader_of
+from include.runtime.tls import read_client_tls
 from stack.errors import StackError
 from stack.layout import Layout
 from stack.pipelines import gateway_pipeline, pipelines_of, suffix_of

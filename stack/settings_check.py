@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import PurePath
 
 from include.contracts.errors import ConfigurationError, ContractMismatch
-from include.environment_reader import EnvironmentReader
-from include.settings import Settings, reader_of
+from include.runtime.environment_reader import EnvironmentReader
+from include.runtime.settings import Settings, reader_of
 from stack import env_file
 from stack.errors import StackError
 from stack.pipelines import pipelines_of

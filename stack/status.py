@@ -14,7 +14,7 @@ from rich.text import Text
 from include.adapters.postgres.stream_progress import Seen, StreamProgressStore
 from include.contracts.errors import PipelineError
 from include.integrity.gateways import unsent
-from include.settings import Settings
+from include.runtime.settings import Settings
 from stack import environment, leftovers
 from stack.errors import StackError
 from stack.health import unhealthy_reason

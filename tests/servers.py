@@ -20,8 +20,8 @@ import psycopg2
 from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 
-from include.kafka_connection import KafkaConnection
-from include.process_tree import die_with_parent, kill_with_children
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.process_tree import die_with_parent, kill_with_children
 from stack.health import probe
 from stack.kafka import KafkaBroker
 from stack.layout import Layout

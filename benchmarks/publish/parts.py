@@ -14,7 +14,7 @@ from include.adapters.postgres.generation_store import table_name
 from include.adapters.postgres.sessions import connect, open_connection
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.named import query
 from tests.servers import DEFAULTS, PostgresTestServer, postgres_server
 from tests.support.pipeline import migrated

@@ -26,7 +26,7 @@ from include.contracts.clock import epoch_ms
 from include.contracts.day import Day
 from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 from include.integrity.publication import SPEED_LAYER, undo
-from include.settings import Settings
+from include.runtime.settings import Settings
 from stack.layout import PROJECT_ROOT
 from tests.servers import wait_until
 from tests.support.broker import producers_times

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 
 from demo import reference_data
 from include.contracts.clock import SystemClock, rfc3339
-from include.settings import Settings
+from include.runtime.settings import Settings
 
 _LOOK_S = 0.02
 _SEEN_S = 60.0

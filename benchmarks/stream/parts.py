@@ -24,8 +24,8 @@ from demo.topic_sender import as_gateway, send
 from include.adapters.kafka.admin import create_topics
 from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
-from include.kafka_connection import KafkaConnection
-from include.settings import Settings
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.settings import Settings
 from stack.layout import PROJECT_ROOT, Layout
 from tests.servers import DEFAULTS, KafkaServer, PostgresTestServer, kafka_server, postgres_server, wait_until
 from tests.support.pipeline import environment, migrated, rows

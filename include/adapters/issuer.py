@@ -4,9 +4,9 @@ import asyncio
 import json
 from typing import Any
 
-from include.environment_reader import without_login
 from include.gateway.issuer_keys import IssuerUnavailable
-from include.settings import OidcSettings, is_secure_url
+from include.runtime.environment_reader import without_login
+from include.runtime.settings import OidcSettings, is_secure_url
 
 DISCOVERY = "/.well-known/openid-configuration"
 _TIMEOUT_S = 5.0  # of each step of a request; `issuer_keys.FETCH_TIMEOUT_S` limits all of them together

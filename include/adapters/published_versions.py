@@ -26,7 +26,7 @@ from include.contracts.topics import Topic
 from include.contracts.versions import accepted_version
 from include.gateway.event_ids import row_event_id
 from include.gateway.ports import StoreUnavailable
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 
 log = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ Connections are read when a task runs, never at parse time. Each is optional, an
 
 | connection | fields | settings |
 |---|---|---|
-| PIPELINE_kafka | settings of librdkafka in the extra | those of `include.kafka_connection.VARIABLES` |
+| PIPELINE_kafka | settings of librdkafka in the extra | those of `include.runtime.kafka_connection.VARIABLES` |
 | PIPELINE_postgres | host, port, schema | DATABASE_HOST, DATABASE_PORT, DATABASE_NAME |
-| | settings of libpq in the extra | those of `include.settings.LIBPQ_VARIABLES` |
+| | settings of libpq in the extra | those of `include.runtime.settings.LIBPQ_VARIABLES` |
 | | password | DB_BATCH_PASSWORD |
 | | `gateway_password`, `owner_password` in the extra | DB_GATEWAY_PASSWORD, DB_OWNER_PASSWORD |
 | PIPELINE_gateway | host, which is one URL or several with commas | GATEWAY_URL |
@@ -20,8 +20,8 @@ from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from include.integrity import commands
-from include.kafka_connection import VARIABLES
-from include.settings import LIBPQ_VARIABLES, Settings, prefix_of
+from include.runtime.kafka_connection import VARIABLES
+from include.runtime.settings import LIBPQ_VARIABLES, Settings, prefix_of
 
 
 def task_environment(pipeline: str) -> dict[str, str]:

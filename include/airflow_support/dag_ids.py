@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from include.contracts.definition import SITE_PIPELINE
-from include.settings import listed_pipelines
+from include.runtime.settings import listed_pipelines
 
 BASES = (
     "nightly_rebuild",

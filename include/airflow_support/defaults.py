@@ -15,7 +15,7 @@ from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 
 from include.airflow_support.dag_ids import dag_ids
 from include.contracts.errors import PipelineError, Retryable
-from include.settings import APPROVAL_TIMEOUT_S, DEFAULT_TIMEZONE, reader_of
+from include.runtime.settings import APPROVAL_TIMEOUT_S, DEFAULT_TIMEZONE, reader_of
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import argparse
 import logging
 import sys
 
-from include import logs
 from include.airflow_support.defaults import ARCHIVE_POOL, REBUILD_POOL
+from include.runtime import logs
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from include.airflow_support.addresses import address_of
 from include.contracts.errors import Retryable
 from include.integrity.findings import Notice
 from include.integrity.notification import Send
-from include.settings import AlertSettings
+from include.runtime.settings import AlertSettings
 
 log = logging.getLogger(__name__)
 

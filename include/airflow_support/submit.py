@@ -9,9 +9,9 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from include.adapters.lineage import PARENT
 from include.contracts.errors import FINAL
-from include.process_tree import die_with_parent
+from include.runtime.lineage import PARENT
+from include.runtime.process_tree import die_with_parent
 
 
 def _parent(context: Context) -> dict[str, str]:

@@ -11,10 +11,10 @@ import argparse
 import sys
 
 from include.adapters.s3.bucket_check import ArchiveBucket
-from include.command import as_command
 from include.contracts.errors import LOOK, OK, ConfigurationError
-from include.s3_connection import S3_SCHEME
-from include.settings import Settings
+from include.runtime.command import as_command
+from include.runtime.s3_connection import S3_SCHEME
+from include.runtime.settings import Settings
 
 
 @as_command

@@ -3,7 +3,7 @@
 from urllib.parse import unquote
 
 from include.archive.storage import Storage
-from include.s3_connection import FILE_SCHEME, S3_SCHEME, S3Connection
+from include.runtime.s3_connection import FILE_SCHEME, S3_SCHEME, S3Connection
 
 
 def open_storage(location: str, s3: S3Connection) -> Storage:

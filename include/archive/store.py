@@ -15,8 +15,8 @@ from include.adapters.postgres.offset_ledger import move_partitions, open_partit
 from include.adapters.postgres.sessions import connect, hold_lock
 from include.contracts.errors import LedgerConflict, Retryable
 from include.contracts.offsets import Offsets
-from include.failpoints import failpoint
-from include.settings import DatabaseSettings
+from include.runtime.failpoints import failpoint
+from include.runtime.settings import DatabaseSettings
 from include.sql.named import query
 
 CONSUMER = "archive"

@@ -8,9 +8,9 @@ import json
 import sys
 from pathlib import Path
 
-from include.command import as_command
 from include.contracts.asyncapi import asyncapi
 from include.contracts.data_contract import data_contract
+from include.runtime.command import as_command
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "contracts"
 

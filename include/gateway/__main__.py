@@ -26,8 +26,6 @@ from include.adapters.kafka.admin import topics_below
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
-from include.adapters.tracing import tracer_of
-from include.command import as_command
 from include.contracts.clock import SystemClock
 from include.contracts.errors import OK, STOPPED, BrokerUnavailable, ConfigurationError, PipelineError, Retryable
 from include.contracts.offsets import Partition
@@ -40,7 +38,9 @@ from include.gateway.limits import MAX_MESSAGE_BYTES
 from include.gateway.server import Server
 from include.gateway.services import Services, build_services
 from include.gateway.tokens import Tokens
-from include.settings import GatewaySettings, Settings
+from include.runtime.command import as_command
+from include.runtime.settings import GatewaySettings, Settings
+from include.runtime.tracing import tracer_of
 
 log = logging.getLogger("include.gateway")
 

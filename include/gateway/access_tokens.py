@@ -13,7 +13,7 @@ from include.gateway.answer import unavailable
 from include.gateway.challenges import ADMIN_SCOPE, TOPIC_SCOPE, invalid_token
 from include.gateway.issuer_keys import IssuerKey, IssuerKeys, IssuerUnavailable
 from include.gateway.token_file import EVERY_TOPIC, ISSUER_PREFIX, Entry
-from include.settings import OidcSettings
+from include.runtime.settings import OidcSettings
 
 _MAX_TOKEN_BYTES = 8 << 10
 _MAX_REMEMBERED = 10_000

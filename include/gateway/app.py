@@ -10,7 +10,7 @@ from include.gateway.router import Call, Route, Router
 from include.gateway.routes import routes
 from include.gateway.services import Services
 from include.gateway.tokens import NOBODY
-from include.logs import REQUEST
+from include.runtime.logs import REQUEST
 
 log = logging.getLogger(__name__)
 access_log = logging.getLogger("include.gateway.access")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from include.contracts.errors import ConfigurationError, PipelineError, Retryable
-from include.environment_reader import without_login
-from include.settings import GatewayLimits, GatewaySettings, Settings
+from include.runtime.environment_reader import without_login
+from include.runtime.settings import GatewayLimits, GatewaySettings, Settings
 
 if TYPE_CHECKING:
     import httpx  # imported when a client is created: it takes 0.17 s, and most commands call no gateway

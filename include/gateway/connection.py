@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from include.gateway.answer import Answer, Fault, Headers, answer_of, fault, unavailable
 from include.gateway.body import Body, ChunkedBody, MeasuredBody
 from include.gateway.request import HEAD_END, Request, check_unfinished, new_id
-from include.logs import REQUEST, RequestIds
+from include.runtime.logs import REQUEST, RequestIds
 
 if TYPE_CHECKING:
     from include.gateway.application import Admitted

@@ -15,7 +15,7 @@ from include.gateway.home_cluster import HomeCluster
 from include.gateway.pace import Pace
 from include.gateway.ports import Failure, FallbackStore, Producer, Record, StoreUnavailable, Waiting
 from include.gateway.supervision import Action, rule_for
-from include.spans import Tracer, batch_span, messaging
+from include.runtime.spans import Tracer, batch_span, messaging
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from include.contracts.topics import Topic
 from include.gateway.intake import accepted_at, make_record
 from include.gateway.ports import Record
 from include.gateway.reconcile import send
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 
 _DELIVERY_S = 30.0
 _REACH_S = 10.0

@@ -16,7 +16,7 @@ from include.gateway.idempotency import Idempotency
 from include.gateway.ports import Backlog
 from include.gateway.quotas import Quotas
 from include.gateway.server import Server
-from include.metrics_page import metrics_page
+from include.runtime.metrics_page import metrics_page
 
 
 def age_s(backlog: Backlog, clock: Clock) -> float:

@@ -14,7 +14,7 @@ from include.contracts.fields import FIRST_YEAR, LAST_YEAR
 from include.gateway import openapi_schemas as schemas
 from include.gateway.openapi_calls import FAULTS, JSON, OF_EVERY_CALL, Call, Fault, calls
 from include.gateway.openapi_schemas import Json, ref
-from include.settings import GatewayLimits
+from include.runtime.settings import GatewayLimits
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "contracts" / "gateway.openapi.json"
 

@@ -9,7 +9,7 @@ from include.contracts.site import BOARD, MEMBER
 from include.contracts.topics import Topic
 from include.gateway import openapi_schemas as schemas
 from include.gateway.openapi_schemas import Json, ref
-from include.settings import GatewayLimits
+from include.runtime.settings import GatewayLimits
 
 JSON = "application/json"
 

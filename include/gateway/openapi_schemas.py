@@ -8,7 +8,7 @@ from include.contracts.pipelines import RAW_TOPICS
 from include.contracts.site import BOARD, BOARD_DETAIL_PIPELINE, MEMBER
 from include.contracts.topics import Topic
 from include.contracts.validation import MAX_DEPTH
-from include.settings import GatewayLimits
+from include.runtime.settings import GatewayLimits
 
 Json = dict[str, Any]
 

@@ -7,7 +7,7 @@ import msgspec
 from include.contracts.encodings import encoding_violation
 from include.contracts.validation import undecodable_violations
 from include.gateway.answer import Fault, fault
-from include.settings import GatewayLimits
+from include.runtime.settings import GatewayLimits
 
 _decode = msgspec.json.Decoder().decode
 _PIECE_BYTES = 1 << 16  # scanned at a time: a body with too many parts is refused without scanning the rest

@@ -31,8 +31,6 @@ from include.adapters.files.fallback_rows import waiting_of
 from include.adapters.files.fallback_salvage import Salvage
 from include.adapters.files.fallback_store import SqliteFallbackStore, require_store
 from include.adapters.kafka.producer import KafkaProducer
-from include.adapters.tracing import tracer_of
-from include.command import as_command
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.errors import LOOK, OK, TRY_LATER, BrokerUnavailable, ConfigurationError, ForeignCluster
 from include.gateway.circuit import Circuit, Supervisor
@@ -40,9 +38,11 @@ from include.gateway.counters import Counters
 from include.gateway.drain import Drain, DrainReport
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.ports import FallbackStore, SetAside, StoreUnavailable
-from include.kafka_connection import KafkaConnection
-from include.settings import Settings
-from include.spans import Tracer
+from include.runtime.command import as_command
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.settings import Settings
+from include.runtime.spans import Tracer
+from include.runtime.tracing import tracer_of
 
 log = logging.getLogger("include.gateway.replay")
 

@@ -8,7 +8,7 @@ import httptools
 
 from include.gateway.answer import Fault, fault
 from include.gateway.body import body_too_large, head_too_large
-from include.settings import GatewayLimits
+from include.runtime.settings import GatewayLimits
 
 HEAD_END = b"\r\n\r\n"
 

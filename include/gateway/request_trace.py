@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from include.contracts.trace_context import TraceContext, parse
 from include.gateway.ports import Record
-from include.spans import Attributes, Span, Tracer, messaging, new_span_id
+from include.runtime.spans import Attributes, Span, Tracer, messaging, new_span_id
 
 
 @dataclass(slots=True)

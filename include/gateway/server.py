@@ -15,7 +15,7 @@ from include.gateway.answer import unavailable
 from include.gateway.application import Admitted, Application
 from include.gateway.connection import Connection
 from include.gateway.request import Request
-from include.settings import GatewayLimits
+from include.runtime.settings import GatewayLimits
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from include.gateway.ports import CallJournal, Failure, FallbackStore, Producer,
 from include.gateway.quotas import Quotas
 from include.gateway.supervision import client_rule_for
 from include.gateway.tokens import Tokens
-from include.settings import GatewayLimits, GatewaySettings
-from include.spans import Tracer
+from include.runtime.settings import GatewayLimits, GatewaySettings
+from include.runtime.spans import Tracer
 
 
 @dataclass(frozen=True)

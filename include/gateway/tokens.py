@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from include.command import as_command
 from include.contracts.errors import OK, ConfigurationError
 from include.contracts.pipelines import RAW_TOPICS
 from include.gateway import token_file
 from include.gateway.challenges import ADMIN_SCOPE, TOPIC_SCOPE, insufficient_scope, invalid_token, missing_token
 from include.gateway.token_file import EVERY_TOPIC, Entry
+from include.runtime.command import as_command
 
 if TYPE_CHECKING:
     from include.gateway.access_tokens import AccessTokens  # its library takes a tenth of a second to import

@@ -19,10 +19,10 @@ import socket
 import sys
 from typing import Any
 
-from include.command import as_command
 from include.contracts.errors import LOOK, OK
 from include.integrity.commands import COMMANDS, needs_a_person, run
 from include.integrity.report import text_of
+from include.runtime.command import as_command
 
 
 @as_command

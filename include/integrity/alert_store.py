@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from include.adapters.postgres.sessions import connect
 from include.contracts.clock import rfc3339
 from include.integrity.findings import Finding, Notice
-from include.settings import Role, Settings
+from include.runtime.settings import Role, Settings
 from include.sql.named import query
 
 

@@ -7,7 +7,7 @@ from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
 from include.contracts.errors import NothingBuilt
 from include.integrity.publication_history import Shown
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.named import query
 
 

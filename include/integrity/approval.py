@@ -7,7 +7,7 @@ from include.contracts.day import Day
 from include.contracts.errors import PipelineError
 from include.integrity.comparison import Differences, diff, select_generation
 from include.integrity.unexplained import Seen, Unexplained, select_unexplained
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.named import query
 
 

@@ -9,8 +9,8 @@ from include.contracts.topics import PRODUCER_SETTINGS, PYTHON_PRODUCER_SETTINGS
 from include.gateway.limits import MAX_MESSAGE_BYTES
 from include.integrity.day_status import DayStatus, load_statuses, rate_text
 from include.integrity.findings import Finding, Severity
-from include.kafka_connection import KafkaConnection
-from include.settings import Settings, listed_pipelines
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.settings import Settings, listed_pipelines
 
 RUNBOOK = "audit"
 AUDITED: Mapping[str, Severity] = {

@@ -8,7 +8,7 @@ from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.sessions import connect
 from include.contracts.offsets import Offsets
 from include.integrity.late_members import find_late_members
-from include.settings import Role, Settings
+from include.runtime.settings import Role, Settings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from include.integrity.caught_up import SpeedLayerLag, catch_up
 from include.integrity.day_checks import check_day
 from include.integrity.gateway_stores import MissingStore, missing_stores, missing_stores_term, note_stores
 from include.integrity.gateways import Unsent, unsent
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.named import pipeline_of, query
 
 log = logging.getLogger(__name__)

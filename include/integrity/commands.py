@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from include.adapters.lineage import lineage_of, publish_job
 from include.adapters.postgres.schema_revision import checked_settings
 from include.airflow_support.days import require_rebuildable
 from include.contracts.clock import SystemClock, rfc3339
@@ -26,7 +25,8 @@ from include.integrity.runs import newest_run
 from include.integrity.undo_preview import UndoPreview, preview
 from include.integrity.unexplained import Seen
 from include.integrity.watch import watch
-from include.settings import Settings
+from include.runtime.lineage import lineage_of, publish_job
+from include.runtime.settings import Settings
 
 Arguments = Mapping[str, Mapping[str, Any]]  # flag → options of argparse; the flag's name is the function's argument
 

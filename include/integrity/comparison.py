@@ -12,7 +12,7 @@ from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.contracts.errors import BalanceBroken, NothingBuilt
 from include.integrity.verified import insert_corrections, save_verified
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.named import COORDINATES, query
 
 log = logging.getLogger(__name__)

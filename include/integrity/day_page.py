@@ -10,7 +10,7 @@ from include.contracts.day import Day
 from include.integrity.certificate import Term
 from include.integrity.page_model import DayRow, load_rows
 from include.integrity.publication import PublicationRow
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.named import query
 
 SAMPLES = 20  # rows shown of each class

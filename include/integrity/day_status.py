@@ -10,7 +10,7 @@ from include.adapters.postgres.sessions import connect
 from include.integrity.author import Author
 from include.integrity.days import Window, select_window
 from include.integrity.publication_history import Action
-from include.settings import Role, Settings
+from include.runtime.settings import Role, Settings
 from include.sql.named import query
 
 

@@ -12,9 +12,9 @@ from psycopg2.extensions import cursor as Cursor
 from include.adapters.postgres.sessions import HOUR_S, SessionLimits, connect
 from include.contracts.day import Day
 from include.contracts.errors import DatabaseUnavailable, DayBusy
-from include.failpoints import failpoint
 from include.integrity.publication_history import Shown
-from include.settings import Settings
+from include.runtime.failpoints import failpoint
+from include.runtime.settings import Settings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.errors import PipelineError
 from include.integrity.day_checks import check_days, mark_left_days
-from include.settings import Role, Settings
+from include.runtime.settings import Role, Settings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from include.contracts.errors import ConfigurationError, PipelineError, Retryable
 from include.gateway.client import GatewayClient, GatewayUnavailable, ReplayReport, no_answer
 from include.gateway.client import replay_fallback as replay_one
-from include.settings import GatewaySettings, Settings
+from include.runtime.settings import GatewaySettings, Settings
 
 _ASKED_AT_ONCE = 16
 

@@ -24,7 +24,7 @@ from include.contracts.record_time import accepted_time, record_time
 from include.contracts.topics import Topic
 from include.contracts.versions import accepted_version
 from include.integrity.day_checks import Ends, mark_days_dirty
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)

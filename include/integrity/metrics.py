@@ -21,8 +21,8 @@ from include.integrity.day_status import DayStatus, select_days
 from include.integrity.days import Window
 from include.integrity.snapshot import Snapshot, WatchedDay
 from include.integrity.watch import CONDITIONS, day_expiring, day_not_certified, lost_days
-from include.metrics_page import metrics_page
-from include.settings import AlertSettings, Settings
+from include.runtime.metrics_page import metrics_page
+from include.runtime.settings import AlertSettings, Settings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from include.contracts.errors import ConfigurationError
 from include.integrity.metrics import BatchMetrics
-from include.settings import Settings, listed_pipelines
+from include.runtime.settings import Settings, listed_pipelines
 
 log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from include.integrity.page_state import PART_TIMEOUT_S, PipelineState, read_sta
 from include.integrity.page_texts import PageTexts
 from include.integrity.texts import LANGUAGES, Message, chosen_language
 from include.integrity.whereabouts import SearchLimits, Whereabouts
-from include.settings import Settings, listed_pipelines
+from include.runtime.settings import Settings, listed_pipelines
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from include.airflow_support.dag_ids import dag_ids
 from include.integrity.day_status import DayStatus, select_days
 from include.integrity.days import Window
 from include.integrity.texts import Message
-from include.settings import Role, Settings
+from include.runtime.settings import Role, Settings
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from include.integrity.findings import Finding
 from include.integrity.gateways import Unsent
 from include.integrity.snapshot import Snapshot, read_gateways, read_stream
 from include.integrity.watch import judge
-from include.settings import Settings
+from include.runtime.settings import Settings
 
 log = logging.getLogger(__name__)
 

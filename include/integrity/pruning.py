@@ -11,7 +11,7 @@ from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
 from include.integrity.covering import cover
 from include.integrity.day_turn import DayShows, in_turn
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)

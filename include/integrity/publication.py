@@ -18,7 +18,6 @@ from include.adapters.postgres.shown_boards import array
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.errors import BalanceBroken, NothingBuilt, PipelineError, StaleRun
-from include.failpoints import failpoint
 from include.integrity.author import Author
 from include.integrity.covering import uncover
 from include.integrity.day_checks import check_after_move, request_check
@@ -27,7 +26,8 @@ from include.integrity.pruning import prune
 from include.integrity.publication_history import Action, Move, PublicationHistory, Shown
 from include.integrity.unexplained import Seen, require_accepted
 from include.integrity.verified import compare_served_since, require_verified
-from include.settings import Settings
+from include.runtime.failpoints import failpoint
+from include.runtime.settings import Settings
 from include.sql.named import pipeline_of, query
 
 log = logging.getLogger(__name__)

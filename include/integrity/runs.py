@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.named import query
 
 

@@ -13,7 +13,7 @@ from include.contracts.errors import BrokerUnavailable, ContractMismatch
 from include.integrity.days import Window, days_in_topic, select_window, unpublished_days
 from include.integrity.gateway_stores import MissingStore, missing_stores, note_stores
 from include.integrity.gateways import Unsent, unsent_or_reason
-from include.settings import Role, Settings, listed_pipelines
+from include.runtime.settings import Role, Settings, listed_pipelines
 from include.sql.named import query
 
 GATEWAY_TIMEOUT_S = 10.0

@@ -19,7 +19,7 @@ from include.contracts.offsets import Offsets
 from include.contracts.validation import parse_timestamp
 from include.integrity.caught_up import taken_offsets
 from include.integrity.deadline import Deadline
-from include.settings import Role, Settings
+from include.runtime.settings import Role, Settings
 
 
 class Coordinates(NamedTuple):

@@ -10,7 +10,7 @@ from include.integrity.day_page import GenerationRow
 from include.integrity.day_turn import DayShows, in_turn
 from include.integrity.publication import require_showable, target_of
 from include.integrity.publication_history import Action, Shown
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.named import query
 
 

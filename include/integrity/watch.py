@@ -10,7 +10,7 @@ from include.contracts.day import Day
 from include.integrity.findings import Finding, Severity
 from include.integrity.gateways import Unsent
 from include.integrity.snapshot import Snapshot, read_snapshot
-from include.settings import AlertSettings, Settings
+from include.runtime.settings import AlertSettings, Settings
 
 QUERIES = ("join", "serve")
 RECENT_DAYS = 31  # for which a day that is lost has an alert of its own

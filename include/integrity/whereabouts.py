@@ -18,7 +18,7 @@ from include.integrity.gateway_stores import missing_stores
 from include.integrity.gateways import Unsent, unsent
 from include.integrity.texts import Message
 from include.integrity.topic_traces import Coordinates, Trace, origins, untaken_records
-from include.settings import Role, Settings
+from include.runtime.settings import Role, Settings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)

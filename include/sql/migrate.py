@@ -21,11 +21,11 @@ from include.adapters.postgres.blocking_sessions import blocking_sessions
 from include.adapters.postgres.kept_zone import keep_zone
 from include.adapters.postgres.login_roles import save_login_role
 from include.adapters.postgres.sessions import MIGRATION, connect, open_connection, open_session, own_errors
-from include.command import as_command
 from include.contracts.errors import ConfigurationError, ContractMismatch, DatabaseUnavailable, Transient
 from include.contracts.site import BOARD_DETAIL_PIPELINE
-from include.retry import retry_transient
-from include.settings import DatabaseSettings, Role, Settings
+from include.runtime.command import as_command
+from include.runtime.retry import retry_transient
+from include.runtime.settings import DatabaseSettings, Role, Settings
 from include.sql.evolve import evolve, make_view
 from include.sql.named import fill, query
 

@@ -14,8 +14,8 @@ from include.contracts.clock import SystemClock
 from include.contracts.definition import Definition
 from include.contracts.errors import LedgerBeyondEnd, RangeExpired
 from include.contracts.offsets import Offsets
-from include.failpoints import failpoint
-from include.settings import Settings
+from include.runtime.failpoints import failpoint
+from include.runtime.settings import Settings
 from spark_jobs.archive.cluster import StartContext, spread
 from spark_jobs.archive.compaction import compact
 from spark_jobs.archive.files import ArchiveFolder, Origin

@@ -5,7 +5,7 @@ from functools import partial
 
 from include.archive.store import ArchivedFile, ArchiveStore, Batch
 from include.contracts.definition import Definition
-from include.settings import Settings
+from include.runtime.settings import Settings
 from spark_jobs.archive.cluster import StartContext, spread
 from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder
 

@@ -16,8 +16,8 @@ from include.archive.open_storage import open_storage
 from include.archive.storage import NewObject, Storage
 from include.archive.store import MARKER, ArchivedFile, Kind
 from include.contracts.errors import ConfigurationError, Misconfigured
-from include.s3_connection import S3Connection
-from include.settings import BatchSettings
+from include.runtime.s3_connection import S3Connection
+from include.runtime.settings import BatchSettings
 
 RANGES = b"archive.ranges"  # footer key: topic, topic id and end offsets that the file was made from
 SUFFIX = ".parquet"

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from include.archive.store import ArchivedFile, Kind
 from include.contracts.definition import Definition
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder, FileWriter, Origin
 from spark_jobs.archive.rows import DATED_COORDINATES, DAY, ID, RECORDS, DatedRows, VersionRows, of_no_day, places
 from spark_jobs.batch.splits import TopicSplit, read_split

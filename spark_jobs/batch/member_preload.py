@@ -10,7 +10,7 @@ import pyarrow as pa
 from include.adapters.arrow_rows import member_schema
 from include.adapters.postgres.generation_store import GenerationStore
 from include.contracts.definition import Definition
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.batch.splits import Split, TopicSplit, read_topic
 

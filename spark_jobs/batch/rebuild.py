@@ -26,8 +26,8 @@ from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.contracts.errors import MissingRange, Retryable
-from include.failpoints import failpoint
-from include.settings import DatabaseSettings, Settings
+from include.runtime.failpoints import failpoint
+from include.runtime.settings import DatabaseSettings, Settings
 from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.archive.source import ArchiveSource, archive_sources
 from spark_jobs.batch import tasks

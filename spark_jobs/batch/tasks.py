@@ -15,9 +15,9 @@ from include.adapters.postgres.arrow_copy import copy_rows
 from include.adapters.postgres.generation_store import Counts, GenerationStore, Part
 from include.contracts.day import Day
 from include.contracts.definition import Definition
-from include.failpoints import failpoint
-from include.kafka_connection import KafkaConnection
-from include.settings import DatabaseSettings
+from include.runtime.failpoints import failpoint
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.settings import DatabaseSettings
 from spark_jobs.batch.blobs import Blob, Buckets, Gathered, Kind, buckets_of, needed_rows, unpacked
 from spark_jobs.batch.boards import BROKEN, CHOSEN, SOURCES, VERSIONS, BoardReader, decide, without_forgotten
 from spark_jobs.batch.raw_columns import RawColumns, longs

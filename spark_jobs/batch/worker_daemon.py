@@ -36,7 +36,7 @@ import pyspark.worker  # noqa: E402, F401 - Spark's daemon leaves that to each w
 from pyspark import daemon  # noqa: E402
 
 import spark_jobs.batch.tasks  # noqa: E402, F401
-from include.command import collect_garbage_rarely  # noqa: E402
+from include.runtime.command import collect_garbage_rarely  # noqa: E402
 
 
 class _NoPandas:

@@ -11,7 +11,7 @@ from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.errors import MissingRange
 from include.contracts.offsets import Offsets
 from include.contracts.topics import SINK_SETTINGS
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 
 PRODUCER_OPTIONS = {f"kafka.{name}": value for name, value in SINK_SETTINGS.items()}
 

@@ -12,7 +12,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from include.contracts.errors import ConfigurationError
-from include.settings import SparkSettings
+from include.runtime.settings import SparkSettings
 from spark_jobs.connectors.callbacks import require_token
 from spark_jobs.connectors.code_zip import code_configuration
 from spark_jobs.connectors.scratch import make_scratch

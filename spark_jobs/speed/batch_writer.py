@@ -12,9 +12,9 @@ from include.adapters.postgres.live_table import Applied
 from include.adapters.postgres.live_table_sink import LiveTableSink
 from include.adapters.postgres.served_batch import holds_record, newest_timestamp, valid_rows
 from include.contracts.errors import Retryable
-from include.failpoints import failpoint_records
-from include.retry import NO_LIMIT, retry_transient
-from include.spans import Tracer, batch_span, messaging
+from include.runtime.failpoints import failpoint_records
+from include.runtime.retry import NO_LIMIT, retry_transient
+from include.runtime.spans import Tracer, batch_span, messaging
 from spark_jobs.speed.driver_state import Batch, DriverState
 
 log = logging.getLogger(__name__)

@@ -14,18 +14,18 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from include.adapters.kafka.offsets import OffsetReader
-from include.adapters.lineage import lineage_of, stream_job
 from include.adapters.postgres.driver_lease import DriverLease, LeaseTaken
 from include.adapters.postgres.kept_zone import require_zone
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingStore
 from include.adapters.postgres.schema_revision import require_schema
 from include.adapters.postgres.stream_progress import StreamProgressStore
-from include.adapters.tracing import tracer_of
 from include.contracts.clock import ClockSteps, SystemClock
 from include.contracts.definition import Definition
 from include.contracts.errors import ConfigurationError, Retryable, Transient
-from include.settings import Settings
+from include.runtime.lineage import lineage_of, stream_job
+from include.runtime.settings import Settings
+from include.runtime.tracing import tracer_of
 from spark_jobs.connectors.session import STREAM_CONFIGURATION, connector_jars, open_session
 from spark_jobs.speed import standby
 from spark_jobs.speed.checkpoints import folder_of

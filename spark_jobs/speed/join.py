@@ -22,10 +22,10 @@ from include.contracts.definition import Definition
 from include.contracts.errors import DatabaseUnavailable
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.reject import Reject
-from include.failpoints import failpoint, failpoint_records
-from include.kafka_connection import KafkaConnection
-from include.retry import NO_LIMIT, retry_transient
-from include.spans import MAX_LINKS, Tracer, batch_span, messaging
+from include.runtime.failpoints import failpoint, failpoint_records
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.retry import NO_LIMIT, retry_transient
+from include.runtime.spans import MAX_LINKS, Tracer, batch_span, messaging
 from spark_jobs.connectors.kafka import write_records
 from spark_jobs.schemas import RECORD
 from spark_jobs.speed.driver_state import Batch, DriverState

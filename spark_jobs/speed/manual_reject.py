@@ -15,7 +15,7 @@ from include.contracts.definition import Definition
 from include.contracts.errors import ConfigurationError, MissingRange
 from include.contracts.offsets import OffsetRange
 from include.contracts.reject import Reject
-from include.settings import DatabaseSettings
+from include.runtime.settings import DatabaseSettings
 from spark_jobs.speed.driver_state import Query, topics_of
 
 _RECORD = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9})/(?P<offset>[0-9]{1,18})")

@@ -22,7 +22,7 @@ from include.contracts.definition import Definition
 from include.contracts.errors import TableReplaced
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.reject import Reject
-from include.failpoints import failpoint
+from include.runtime.failpoints import failpoint
 from spark_jobs.connectors.kafka import read_range
 from spark_jobs.speed.driver_state import DriverState, TableSize
 from spark_jobs.speed.member_preload import PreloadedRows

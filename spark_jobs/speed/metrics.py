@@ -7,7 +7,7 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from include.metrics_page import metrics_page
+from include.runtime.metrics_page import metrics_page
 from spark_jobs.speed.driver_state import Count
 from spark_jobs.speed.driver_view import DriverView, QueryView
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from include.adapters.postgres.pending_store import PendingStore
 from include.contracts.reject import Reject
-from include.retry import NO_LIMIT, retry_transient
+from include.runtime.retry import NO_LIMIT, retry_transient
 from spark_jobs.speed.driver_state import DriverState
 
 log = logging.getLogger(__name__)

@@ -20,10 +20,10 @@ from include.contracts.errors import Transient
 from include.contracts.headers import TRACEPARENT
 from include.contracts.offsets import OffsetRange
 from include.contracts.reject import Reject
-from include.failpoints import failpoint_records
-from include.kafka_connection import KafkaConnection
-from include.retry import NO_LIMIT, retry_transient
-from include.spans import Tracer
+from include.runtime.failpoints import failpoint_records
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.retry import NO_LIMIT, retry_transient
+from include.runtime.spans import Tracer
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch, Guard, WriterClosed
 from spark_jobs.speed.detail_decoder import DetailDecoder
 from spark_jobs.speed.driver_state import DriverState

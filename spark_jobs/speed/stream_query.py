@@ -19,9 +19,9 @@ from include.adapters.postgres.stream_trials import StreamTrials
 from include.contracts.definition import Definition
 from include.contracts.errors import PipelineError, Retryable
 from include.contracts.offsets import OffsetRange, Offsets
-from include.retry import NO_LIMIT, retry_transient
-from include.settings import Settings
-from include.spans import Tracer
+from include.runtime.retry import NO_LIMIT, retry_transient
+from include.runtime.settings import Settings
+from include.runtime.spans import Tracer
 from spark_jobs.connectors.kafka import stream_reader
 from spark_jobs.speed.checkpoints import BatchRanges
 from spark_jobs.speed.driver_state import DriverState, Query, topics_of

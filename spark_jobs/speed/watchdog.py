@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from include.contracts.errors import STOPPED
-from include.process_tree import descendants, kill
+from include.runtime.process_tree import descendants, kill
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Self
 
 from demo.site import Site
 from include.gateway.client import GatewayClient, GatewayUnavailable
-from include.settings import Settings
+from include.runtime.settings import Settings
 
 _PAUSE_S = 0.02
 _RETRY_S = 0.5

@@ -21,7 +21,7 @@ from demo.warehouse import Warehouse
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.gateway.client import GatewayClient
-from include.settings import Settings
+from include.runtime.settings import Settings
 from stack.layout import PROJECT_ROOT, Layout
 from tests.compose.engine import Project, require_engine, until
 from tests.compose.sender import Sender

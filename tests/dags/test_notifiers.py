@@ -9,7 +9,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.handlers import Message
 
 from include.integrity.findings import Finding, Notice
-from include.settings import AlertSettings
+from include.runtime.settings import AlertSettings
 from stack.ports import unused
 from tests.support.webhook import Webhook
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from include.process_tree import is_running, kill
+from include.runtime.process_tree import is_running, kill
 from tests.dags.rendering import DAY, rendered
 from tests.servers import wait_until
 

@@ -7,7 +7,7 @@ import pytest
 
 from include.contracts.errors import DatabaseUnavailable
 from include.integrity.notification import NotNotified
-from include.settings import Settings
+from include.runtime.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("dag_bag")  # Airflow reads its environment when it is imported
 

@@ -14,7 +14,7 @@ from tests.support.pipeline import ROOT, run_module
 SESSION = """
 import sys
 from pathlib import Path
-from include.settings import SparkSettings
+from include.runtime.settings import SparkSettings
 from spark_jobs.connectors.session import open_session
 session = open_session(SparkSettings("local[1]", Path(sys.argv[1])), "archive-test", "512m")
 print("rows", session.range(7).count())

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from include.gateway import openapi
-from include.settings import GatewayLimits
+from include.runtime.settings import GatewayLimits
 from tests.support.database import database_environment, migrated
 from tests.support.gateway_process import ROOT, GatewayProcess
 

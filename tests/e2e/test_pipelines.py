@@ -3,7 +3,7 @@
 import pytest
 
 from include.gateway.client import GatewayClient
-from include.settings import Settings
+from include.runtime.settings import Settings
 from stack import control, leftovers
 from stack.environment import load_settings
 from tests.e2e.pipelines.test_second import customer, order

@@ -25,10 +25,10 @@ from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.kafka.range_reader import RangeReader
 from include.contracts.errors import BrokerUnavailable
 from include.contracts.pipelines import PIPELINES, TOPICS
-from include.environment_reader import EnvironmentReader
 from include.gateway.ports import Record
-from include.kafka_connection import KafkaConnection
-from include.settings import KafkaSettings
+from include.runtime.environment_reader import EnvironmentReader
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.settings import KafkaSettings
 from spark_jobs.connectors.kafka import read_range, stream_reader, write_records
 from stack.layout import Layout
 from stack.ports import unused

@@ -7,7 +7,7 @@ import pytest
 from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.errors import NothingBuilt
 from include.integrity.verified import NotVerified
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from tests.support.certifying import gateway_with, take_everything
 from tests.support.day_steps import DAY, OF_DAY, OF_NIGHT, STEPS, KilledStep, of_day
 from tests.support.pipeline import environment, migrated, rows, with_topics

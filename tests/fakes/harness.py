@@ -16,7 +16,7 @@ from include.gateway.server import Server
 from include.gateway.services import Services, build_services
 from include.gateway.token_file import Entry
 from include.gateway.tokens import Tokens
-from include.settings import GatewaySettings
+from include.runtime.settings import GatewaySettings
 from tests.fakes.gateway import FixedClock, MemoryFallbackStore, MemoryProducer, MemorySystemOfRecord
 
 DATA_TOKEN, OTHER_TOKEN, ADMIN_TOKEN = "data-token", "other-token", "admin-token"

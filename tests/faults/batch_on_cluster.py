@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from include.settings import DEFAULT_PIPELINE
+from include.runtime.settings import DEFAULT_PIPELINE
 from tests.faults import batch_parts, frame
 from tests.faults.batch_plan import Effect, Fault, Plan, Step
 from tests.faults.batch_rounds import RECORDS, Proof, Round

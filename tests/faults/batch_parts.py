@@ -20,9 +20,9 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from include.contracts.day import Day
-from include.failpoints import FOLDER_VARIABLE, VARIABLE
-from include.process_tree import descendants, kill_with_children
-from include.settings import DEFAULT_PIPELINE, Settings
+from include.runtime.failpoints import FOLDER_VARIABLE, VARIABLE
+from include.runtime.process_tree import descendants, kill_with_children
+from include.runtime.settings import DEFAULT_PIPELINE, Settings
 from include.sql.named import fill
 from stack import leftovers
 from stack.environment import MARKER

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
-from include.failpoints import ARCHIVE_FAILPOINTS, POINT_FAILPOINTS, REBUILD_FAILPOINTS
+from include.runtime.failpoints import ARCHIVE_FAILPOINTS, POINT_FAILPOINTS, REBUILD_FAILPOINTS
 from tests.faults.cluster_faults import ClusterEffect
 
 

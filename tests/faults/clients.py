@@ -30,7 +30,7 @@ from hypothesis import seed as seeded
 
 from include.contracts.pipelines import PIPELINES
 from include.contracts.topics import Topic
-from include.settings import GatewayLimits
+from include.runtime.settings import GatewayLimits
 from tests.faults import frame
 from tests.faults.clients_plan import Kind, plan
 from tests.faults.connection import Connection, Unanswered

@@ -30,7 +30,7 @@ import msgspec
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.integrity.days import days_to_rebuild
-from include.settings import DEFAULT_PIPELINE, Settings
+from include.runtime.settings import DEFAULT_PIPELINE, Settings
 from stack import env_file, environment
 from stack.backup import ENV_FILE, copy_private
 from stack.layout import Layout

@@ -33,7 +33,7 @@ from include.gateway.reconcile import Reconciled, Scope, reconcile_sources
 from include.integrity.caught_up import wait_until_caught_up
 from include.integrity.certificate import Certificate
 from include.integrity.days import days_to_rebuild
-from include.settings import DEFAULT_PIPELINE, Settings
+from include.runtime.settings import DEFAULT_PIPELINE, Settings
 from tests.faults import frame
 from tests.faults.closed_load import CLIENTS, ClosedLoad
 from tests.faults.connection import Answer, Connection, Unanswered

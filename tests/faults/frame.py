@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from include.contracts.pipelines import PIPELINES
-from include.settings import DEFAULT_PIPELINE
+from include.runtime.settings import DEFAULT_PIPELINE
 
 _TERMINATED = 128 + signal.SIGTERM
 _SHOWN = 10

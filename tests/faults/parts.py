@@ -20,7 +20,7 @@ from include.gateway.broker_clock import MAX_SKEW_S
 from include.gateway.client import GatewayUnavailable
 from include.gateway.token_file import Entry, digest
 from include.integrity.gateway_stores import NotMissing, give_up_store
-from include.settings import DEFAULT_PIPELINE, Settings
+from include.runtime.settings import DEFAULT_PIPELINE, Settings
 from tests.faults.plan import OF_THE_BROKER, OF_THE_FILE, Fault, Plan, Span
 from tests.servers import PostgresTestServer, wait_until
 from tests.support.access import AUTHORIZER, Access

@@ -44,7 +44,7 @@ from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from include.contracts.topics import Topic
 from include.integrity.comparison import verify
 from include.integrity.publication import publish
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.named import fill
 from spark_jobs import repair
 from spark_jobs.archive.archiver import archive_topics

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from include.contracts.topics import Topic
-from include.settings import Settings
+from include.runtime.settings import Settings
 from tests.support.pipeline import produce
 from tests.support.records import value_of
 

@@ -14,8 +14,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from include.contracts.errors import TRY_LATER
-from include.failpoints import ACTIONS, FOLDER_VARIABLE, RECORD_ACTIONS, RECORD_FAILPOINTS, STREAM_FAILPOINTS, VARIABLE
-from include.process_tree import descendants, kill_with_children
+from include.runtime.failpoints import (
+    ACTIONS,
+    FOLDER_VARIABLE,
+    RECORD_ACTIONS,
+    RECORD_FAILPOINTS,
+    STREAM_FAILPOINTS,
+    VARIABLE,
+)
+from include.runtime.process_tree import descendants, kill_with_children
 from stack import leftovers
 from stack.environment import MARKER
 from stack.ports import unused

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from include.settings import DEFAULT_PIPELINE
+from include.runtime.settings import DEFAULT_PIPELINE
 from tests.faults import frame, stream_parts
 from tests.faults.cluster_faults import WORKERS, ClusterEffect, let_happen, wait_until_whole
 from tests.faults.stream_bulk import bulk_of_table_records

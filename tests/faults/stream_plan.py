@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from include.contracts.definition import Definition
-from include.failpoints import RECORD_FAILPOINTS, STREAM_FAILPOINTS
+from include.runtime.failpoints import RECORD_FAILPOINTS, STREAM_FAILPOINTS
 from tests.faults.cluster_faults import ClusterEffect
 from tests.faults.stream_bulk import longest_text
 

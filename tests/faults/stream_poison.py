@@ -5,7 +5,7 @@ from typing import Any
 
 from confluent_kafka import Message, Producer
 
-from include.settings import Settings
+from include.runtime.settings import Settings
 from tests.faults.stream_bulk import new_id
 from tests.faults.stream_topics import Place
 from tests.servers import wait_until
@@ -21,7 +21,7 @@ SELECT 1 FROM pending_record
 
 
 class Poison:
-    """One such record, for a failpoint of `include.failpoints.RECORD_FAILPOINTS`."""
+    """One such record, for a failpoint of `include.runtime.failpoints.RECORD_FAILPOINTS`."""
 
     def __init__(self, settings: Settings, place: str) -> None:
         self._settings = settings

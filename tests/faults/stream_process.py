@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from include.failpoints import FOLDER_VARIABLE
+from include.runtime.failpoints import FOLDER_VARIABLE
 from tests.support import set_clock
 from tests.support.pipeline import ROOT
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from include.contracts.pipelines import PIPELINES
-from include.failpoints import STREAM_FAILPOINTS
+from include.runtime.failpoints import STREAM_FAILPOINTS
 from tests.fakes.events import AT
 from tests.faults.stream_load import KEYS_A_ROUND, Load, impossible_values
 from tests.faults.stream_plan import ONCE, Effect, impossible_effects, plans

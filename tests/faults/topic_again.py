@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from include.adapters.kafka.admin import create_topics
 from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.errors import MISCONFIGURED, PipelineError
-from include.settings import Settings
+from include.runtime.settings import Settings
 from tests.faults.stream_driver import Driver
 from tests.faults.stream_topics import Record
 from tests.servers import wait_until

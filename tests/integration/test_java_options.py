@@ -15,7 +15,7 @@ from tests.support.pipeline import ROOT
 _ASK = """
 import json, sys
 from pathlib import Path
-from include.settings import SparkSettings
+from include.runtime.settings import SparkSettings
 from spark_jobs.connectors.session import STREAM_CONFIGURATION, open_context, open_session
 spark = SparkSettings("local[1]", Path(sys.argv[2]), Path(sys.argv[3]))
 if sys.argv[1] == "stream":

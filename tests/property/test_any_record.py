@@ -27,7 +27,7 @@ from include.integrity.days import dirty_days
 from include.integrity.late_members import find_late_members
 from include.integrity.page_model import load_rows
 from include.integrity.report import text_of
-from include.retry import retry_transient
+from include.runtime.retry import retry_transient
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.connectors.kafka import read_range

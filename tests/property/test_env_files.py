@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.settings import Settings
+from include.runtime.settings import Settings
 from stack import env_file
 from stack.airflow_env import airflow_environment
 from stack.environment import load_settings

@@ -17,9 +17,9 @@ from include.contracts.clock import SystemClock, epoch_ms, rfc3339
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.validation import parse_timestamp
-from include.kafka_connection import KafkaConnection
-from include.s3_connection import S3Connection
-from include.settings import Settings
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.s3_connection import S3Connection
+from include.runtime.settings import Settings
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.archive.source import ArchiveSource

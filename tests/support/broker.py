@@ -15,8 +15,8 @@ from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.errors import BrokerUnavailable, ContractMismatch
 from include.contracts.pipelines import TOPICS
 from include.contracts.topics import LOG_APPEND_TIME, TIMESTAMP_TYPE
-from include.kafka_connection import KafkaConnection
-from include.settings import KafkaSettings
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.settings import KafkaSettings
 from tests.servers import KafkaServer, wait_until
 from tests.support.freezing import freeze
 

@@ -12,7 +12,7 @@ from include.contracts.day import Day
 from include.integrity.caught_up import SpeedLayerLag
 from include.integrity.certificate import AskGateways, CatchUp, Certificate, certify
 from include.integrity.gateways import Unsent
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.named import query
 from tests.support.pipeline import rows
 

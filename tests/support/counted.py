@@ -10,7 +10,7 @@ from unittest.mock import patch
 import psycopg2
 import psycopg2.extensions
 
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.named import PipelineConnection
 from tests.servers import wait_until
 from tests.support.sessions import execute

@@ -1,6 +1,6 @@
 """A migrated database of a test's own."""
 
-from include.settings import DatabaseSettings, Settings
+from include.runtime.settings import DatabaseSettings, Settings
 from include.sql.migrate import migrate
 from tests.servers import PostgresTestServer
 

@@ -20,7 +20,7 @@ from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.integrity.comparison import select_generation
 from include.integrity.unexplained import select_unexplained
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.named import PipelineConnection
 from tests.support.serving import build, row
 

@@ -1,6 +1,6 @@
 """PostgreSQL refuses what the stream writes in a transaction that does not hold the driver's lease."""
 
-from include.settings import Settings
+from include.runtime.settings import Settings
 from tests.support.sessions import execute
 
 _FENCE = """

@@ -12,7 +12,7 @@ import httpx
 
 from include.gateway import token_file
 from include.gateway.client import GatewayClient
-from include.settings import Settings
+from include.runtime.settings import Settings
 from stack.ports import unused
 from tests.servers import wait_until
 from tests.support.http import HTTP

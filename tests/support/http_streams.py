@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from include.gateway.answer import Answer, Headers
 from include.gateway.request import Request
 from include.gateway.server import Server
-from include.settings import GatewayLimits
+from include.runtime.settings import GatewayLimits
 
 LIMITS = GatewayLimits(max_body_bytes=1 << 16, receive_timeout_s=20.0)
 _TIMEOUT_S = 10.0

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
 from include.integrity.comparison import verify
-from include.settings import Settings
+from include.runtime.settings import Settings
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import rows as sql
 from tests.support.publication import publish

@@ -5,7 +5,7 @@ import contextlib
 import psycopg2
 
 from include.contracts.day import Day
-from include.settings import Settings
+from include.runtime.settings import Settings
 from tests.support.publication import open_as
 from tests.support.sessions import session
 

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.topic_tail import TopicTail
-from include.settings import Settings
+from include.runtime.settings import Settings
 from spark_jobs.connectors.session import STREAM_CONFIGURATION, open_session
 from spark_jobs.speed import members as module
 from spark_jobs.speed.driver_state import DriverState

@@ -15,7 +15,7 @@ from hypothesis import example
 
 from include.integrity import day_checks, late_members, publication
 from include.integrity.day_turn import in_turn
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql import named
 from tests.support.pipeline import rows
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from include.adapters.s3.client import client_of
-from include.s3_connection import S3Connection
+from include.runtime.s3_connection import S3Connection
 from stack.ports import LOOPBACK, unused
 from stack.service import HttpHealth
 from tests.servers import ServerProcess

@@ -13,7 +13,7 @@ import psycopg2
 from confluent_kafka import Producer
 
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
-from include.settings import DEFAULT_PIPELINE, Role, Settings
+from include.runtime.settings import DEFAULT_PIPELINE, Role, Settings
 from include.sql.migrate import migrate
 from stack.layout import Layout
 from tests.servers import KafkaServer, PostgresTestServer

@@ -16,7 +16,7 @@ from include.contracts.day import Day
 from include.contracts.errors import BalanceBroken, NothingBuilt
 from include.integrity import publication
 from include.integrity.comparison import verify
-from include.settings import Role, Settings
+from include.runtime.settings import Role, Settings
 from tests.servers import wait_until
 from tests.support.pipeline import rows
 
@@ -80,7 +80,7 @@ _PUBLISHER = """
 import itertools, os, signal, sys
 from include.contracts.day import Day
 from include.integrity import pruning, publication
-from include.settings import Role, Settings
+from include.runtime.settings import Role, Settings
 
 settings = Settings.from_environment()
 day = Day.parse("2026-11-20", settings.timezone)

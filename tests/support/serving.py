@@ -22,7 +22,7 @@ from include.adapters.postgres.served_batch import records_schema
 from include.adapters.postgres.sessions import SessionLimits, connect
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.named import COORDINATES, query
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch
 from spark_jobs.speed.driver_state import DriverState

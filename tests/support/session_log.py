@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import psycopg2
 import pytest
 
-from include.settings import Settings
+from include.runtime.settings import Settings
 from tests.support.sessions import execute, session
 
 LIMITS = (

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import psycopg2
 from psycopg2.extensions import connection as Connection
 
-from include.settings import Settings
+from include.runtime.settings import Settings
 from tests.servers import wait_until
 
 Result = TypeVar("Result")

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from include.contracts import headers as h
 from include.contracts.offsets import OffsetRange, Offsets
-from include.settings import SparkSettings
+from include.runtime.settings import SparkSettings
 from spark_jobs.connectors.session import BATCH_CONFIGURATION, STREAM_CONFIGURATION, open_session
 from spark_jobs.schemas import RECORD
 from stack.layout import Layout

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from include.process_tree import descendants, kill, kill_with_children
+from include.runtime.process_tree import descendants, kill, kill_with_children
 from stack.ports import LOOPBACK, unused
 from stack.prerequisites import find_java
 from stack.service import HttpHealth

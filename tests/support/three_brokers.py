@@ -14,8 +14,8 @@ from pathlib import Path
 from include.adapters.kafka.audit import Drift, audit_cluster
 from include.contracts.errors import BrokerUnavailable
 from include.contracts.pipelines import TOPICS
-from include.kafka_connection import KafkaConnection
-from include.settings import KafkaSettings
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.settings import KafkaSettings
 from stack.kafka import new_cluster_id
 from stack.layout import Layout
 from stack.ports import LOOPBACK, unused

@@ -7,8 +7,8 @@ from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.contracts.errors import BrokerUnavailable, ContractMismatch
-from include.kafka_connection import KafkaConnection
-from include.settings import Settings
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.settings import Settings
 from tests.servers import wait_until
 
 

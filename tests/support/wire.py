@@ -8,7 +8,7 @@ from typing import Any
 
 import uvloop
 
-from include.settings import GatewayLimits
+from include.runtime.settings import GatewayLimits
 from tests.fakes.events import board
 from tests.fakes.harness import DATA_TOKEN, SETTINGS, FakeGateway
 

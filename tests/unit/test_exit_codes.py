@@ -23,7 +23,7 @@ from include.contracts.errors import (
     WrongArguments,
 )
 from include.integrity.process import rebuild_failed
-from include.settings import Settings
+from include.runtime.settings import Settings
 from tests.support.errors import pipeline_errors
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from include.contracts.errors import ConfigurationError
-from include.failpoints import FAILPOINTS, RECORD_FAILPOINTS, Failpoints
-from include.process_tree import is_running
+from include.runtime.failpoints import FAILPOINTS, RECORD_FAILPOINTS, Failpoints
+from include.runtime.process_tree import is_running
 from tests.servers import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +19,7 @@ FAILPOINT = "serve.before_commit"
 # A driver with a child of its own, as the JVM is. It tells the child's pid, then each time it went past the name.
 DRIVER = """
 import subprocess, sys
-from include.failpoints import failpoint
+from include.runtime.failpoints import failpoint
 child = subprocess.Popen(["sleep", "600"])
 print(child.pid, flush=True)
 for time in range(1, 4):

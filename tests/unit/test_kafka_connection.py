@@ -5,8 +5,8 @@ import re
 import pytest
 
 from include.contracts.errors import ConfigurationError
-from include.environment_reader import EnvironmentReader
-from include.kafka_connection import KafkaConnection
+from include.runtime.environment_reader import EnvironmentReader
+from include.runtime.kafka_connection import KafkaConnection
 from tests.support.certificates import Authority
 
 SERVERS = {"KAFKA_BOOTSTRAP_SERVERS": "kafka-1:9092,kafka-2:9092"}

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from include.adapters import lineage
-from include.adapters.lineage import Dataset, lineage_of, publish_job, rebuild_job, stream_job, transport_of
 from include.contracts.day import Day
-from include.settings import LineageSettings, Settings
+from include.runtime import lineage
+from include.runtime.lineage import Dataset, lineage_of, publish_job, rebuild_job, stream_job, transport_of
+from include.runtime.settings import LineageSettings, Settings
 from stack.ports import unused
 from tests.support.webhook import Webhook
 

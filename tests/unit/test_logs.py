@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from include.command import component_of
 from include.contracts.errors import ConfigurationError
-from include.logs import REQUEST, JsonFormatter, RequestIds, TextFormatter, log_format
+from include.runtime.command import component_of
+from include.runtime.logs import REQUEST, JsonFormatter, RequestIds, TextFormatter, log_format
 
 ROOT = Path(__file__).resolve().parents[2]
 REPOSITORY_ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
@@ -137,7 +137,7 @@ def test_an_uncaught_exception_is_one_line(fails):
 )
 def test_what_librdkafka_logs_is_json_too(asks):
     program = (
-        "from include import logs; from include.kafka_connection import KafkaConnection\n"
+        "from include import logs; from include.runtime.kafka_connection import KafkaConnection\n"
         "from include.adapters.files import cluster_file; from include.adapters.kafka import offsets, range_reader\n"
         f"logs.set_up('c'); kafka = KafkaConnection('127.0.0.1:1')\n{asks}"
     )

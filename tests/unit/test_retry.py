@@ -3,7 +3,7 @@
 import pytest
 
 from include.contracts.errors import BrokerUnavailable, ContractMismatch
-from include.retry import retry_transient
+from include.runtime.retry import retry_transient
 
 
 def failing(times, error):

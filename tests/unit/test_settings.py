@@ -5,8 +5,8 @@ import pytest
 from include.airflow_support.dag_ids import dag_ids
 from include.archive.open_storage import open_storage
 from include.contracts.errors import ConfigurationError
-from include.s3_connection import S3Connection
-from include.settings import Settings, pipeline_names
+from include.runtime.s3_connection import S3Connection
+from include.runtime.settings import Settings, pipeline_names
 
 LEAST = {"KAFKA_BOOTSTRAP_SERVERS": "k:9092", "DATABASE_HOST": "db"}
 

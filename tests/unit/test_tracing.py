@@ -4,14 +4,14 @@ import time
 
 import pytest
 
-from include.adapters import tracing
-from include.adapters.tracing import DEFAULT_RATIO, OtlpTracer, tracer_of
 from include.contracts.errors import ConfigurationError
 from include.contracts.trace_context import TraceContext
 from include.gateway.ports import Record
 from include.gateway.request_trace import RequestTrace, finish
-from include.settings import TracingSettings, tracing_settings
-from include.spans import MAX_LINKS, Span, batch_span, links_of, new_trace
+from include.runtime import tracing
+from include.runtime.settings import TracingSettings, tracing_settings
+from include.runtime.spans import MAX_LINKS, Span, batch_span, links_of, new_trace
+from include.runtime.tracing import DEFAULT_RATIO, OtlpTracer, tracer_of
 from tests.servers import wait_until
 from tests.support.collector import Collector
 

@@ -10,7 +10,7 @@ from include.adapters.files.fallback_folder import FallbackFolder
 from include.adapters.kafka.access import broker_errors
 from include.adapters.kafka.client_log import client_settings
 from include.contracts.errors import ConfigurationError, ForeignCluster
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 
 FILE = "fallback.cluster"
 _TIMEOUT_S = 10.0

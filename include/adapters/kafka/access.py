@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from include.contracts.definition import Definition
 from include.contracts.errors import BrokerUnavailable, ConfigurationError, PipelineError
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 
 Part = Literal["gateway", "stream", "batch", "integrity", "topics"]
 _DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)

@@ -12,9 +12,9 @@ from include.adapters.kafka.client_log import client_settings
 from include.contracts.errors import ContractMismatch
 from include.contracts.pipelines import TOPICS
 from include.contracts.topics import Topic
-from include.kafka_connection import KafkaConnection
-from include.retry import retry_transient
-from include.settings import KafkaSettings
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.retry import retry_transient
+from include.runtime.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.partitioner import partition_of
 from include.adapters.kafka.range_reader import RangeReader
 from include.contracts.topics import PARTITIONER, Topic
-from include.settings import KafkaSettings
+from include.runtime.settings import KafkaSettings
 
 TIMEOUT_S = 15
 NEWEST_RECORDS = 100  # per partition, of which the partition is checked

@@ -2,7 +2,7 @@
 
 import logging
 
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 
 client_log = logging.getLogger("include.adapters.librdkafka")
 

@@ -11,7 +11,7 @@ from include.adapters.kafka.client_log import client_settings
 from include.contracts.clock import epoch_ms, instant_of
 from include.contracts.errors import ContractMismatch, TopicChanged
 from include.contracts.offsets import OffsetRange, Offsets
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 
 TIMEOUT_S = 30
 EVER = 0  # the earliest timestamp

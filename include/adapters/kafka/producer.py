@@ -21,7 +21,7 @@ from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
 from include.gateway.limits import MAX_MESSAGE_BYTES
 from include.gateway.ports import Failure, OnAppend, Record
 from include.gateway.supervision import CLOSED, DEADLINE, RECORD_TOO_LARGE, rule_for
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 
 log = logging.getLogger(__name__)
 _ClientHeaders = list[tuple[str, str | bytes | None]]

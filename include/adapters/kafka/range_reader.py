@@ -10,7 +10,7 @@ from include.adapters.kafka.access import broker_error
 from include.adapters.kafka.client_log import client_settings
 from include.contracts.errors import BrokerUnavailable, MissingRange
 from include.contracts.offsets import Offsets
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 
 READ_TIMEOUT_S = 30.0  # without records
 RENEWAL_S = 5.0  # without records, until the consumer is replaced; triples each time

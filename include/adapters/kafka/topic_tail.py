@@ -9,7 +9,7 @@ from include.adapters.kafka.range_reader import READ_TIMEOUT_S, RangeReader
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.record_time import record_time
 from include.contracts.reject import Reject
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 
 
 class TopicTail:

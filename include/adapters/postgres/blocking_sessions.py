@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from include.adapters.postgres.sessions import KeptConnection
 from include.contracts.errors import DatabaseUnavailable
-from include.settings import DatabaseSettings, Role
+from include.runtime.settings import DatabaseSettings, Role
 from include.sql.named import query
 
 _LOOK_EVERY_S = 0.2

@@ -11,7 +11,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import KeptConnection, SessionLimits
 from include.contracts.errors import DatabaseUnavailable, DriverSuperseded, Retryable, TimelineChanged
-from include.settings import DatabaseSettings
+from include.runtime.settings import DatabaseSettings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)

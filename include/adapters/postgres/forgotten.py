@@ -14,7 +14,7 @@ from include.adapters.postgres.sessions import connect
 from include.contracts.errors import DayBusy
 from include.contracts.fields import names_key
 from include.contracts.site import BOARD_DETAIL_PIPELINE
-from include.settings import DatabaseSettings
+from include.runtime.settings import DatabaseSettings
 from include.sql.named import query
 
 # Tables with data of a key, in the order of locks: the name in the report, and the statement that removes the rows.

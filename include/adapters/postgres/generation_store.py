@@ -22,7 +22,7 @@ from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.contracts.errors import DayBusy, StaleRun
 from include.contracts.reject import Reject
-from include.settings import DatabaseSettings
+from include.runtime.settings import DatabaseSettings
 from include.sql.named import COORDINATES, pipeline_of, query
 
 Cut = Mapping[str, Mapping[int, int]]  # topic → partition → end offset, exclusive

@@ -9,7 +9,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import SessionLimits, open_connection, own_errors
 from include.contracts.day import Day
-from include.settings import DatabaseSettings
+from include.runtime.settings import DatabaseSettings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import connect
 from include.contracts.errors import ConfigurationError
-from include.settings import Role, Settings
+from include.runtime.settings import Role, Settings
 from include.sql.named import query
 
 

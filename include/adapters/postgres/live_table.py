@@ -22,7 +22,7 @@ from include.adapters.postgres.shown_boards import array
 from include.adapters.postgres.sink_errors import is_of_a_row
 from include.adapters.postgres.tombstones import set_tombstone_days
 from include.contracts.reject import Reject
-from include.failpoints import failpoint
+from include.runtime.failpoints import failpoint
 from include.sql.named import pipeline_of, query
 
 KNOWN_SHARE = 4  # if a quarter of the boards or more are known, all rows are staged: further lookups do not pay

@@ -25,8 +25,8 @@ from include.adapters.postgres.sessions import SessionLimits, open_connection
 from include.adapters.postgres.sink_errors import as_own, reason_of_refusal
 from include.contracts.errors import LedgerConflict
 from include.contracts.reject import Reject
-from include.failpoints import failpoint
-from include.settings import DatabaseSettings
+from include.runtime.failpoints import failpoint
+from include.runtime.settings import DatabaseSettings
 from include.sql.named import query
 
 Offsets = Mapping[int, int]

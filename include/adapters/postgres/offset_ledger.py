@@ -10,7 +10,7 @@ from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.sessions import KeptConnection
 from include.contracts.errors import LedgerConflict
 from include.contracts.offsets import Offsets
-from include.settings import DatabaseSettings
+from include.runtime.settings import DatabaseSettings
 from include.sql.named import query
 
 REPLACED = "replaced"  # a consumer: records of the output before its offsets come from a stream's topic since replaced

@@ -11,7 +11,7 @@ from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.sessions import KeptConnection
 from include.adapters.postgres.shown_boards import array, day_number, newest_shown
 from include.contracts.reject import Reject
-from include.settings import DatabaseSettings
+from include.runtime.settings import DatabaseSettings
 from include.sql.named import query
 
 PAGE = 1_000

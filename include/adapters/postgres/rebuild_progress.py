@@ -10,7 +10,7 @@ from typing import Literal
 from include.adapters.postgres.sessions import KeptConnection
 from include.contracts.day import Day
 from include.contracts.errors import DatabaseUnavailable
-from include.settings import DatabaseSettings
+from include.runtime.settings import DatabaseSettings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from include.adapters.postgres.detail_columns import detail_columns
 from include.adapters.postgres.sessions import connect
 from include.contracts.errors import ContractMismatch
 from include.contracts.evolution import compare
-from include.settings import DatabaseSettings, Role, Settings
+from include.runtime.settings import DatabaseSettings, Role, Settings
 from include.sql.named import query
 
 VERSIONS = Path(__file__).resolve().parents[2] / "sql" / "migrations" / "versions"

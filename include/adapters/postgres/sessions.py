@@ -13,7 +13,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.definition import Definition
 from include.contracts.errors import ConfigurationError, DatabaseUnavailable
-from include.settings import DatabaseSettings, Role
+from include.runtime.settings import DatabaseSettings, Role
 from include.sql.named import PipelineConnection, query
 
 CLOSE_TIMEOUT_S = 5.0

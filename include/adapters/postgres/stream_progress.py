@@ -13,7 +13,7 @@ from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.sessions import KeptConnection, SessionLimits
 from include.contracts.clock import SystemClock
 from include.contracts.errors import ContractMismatch
-from include.settings import DatabaseSettings, Role
+from include.runtime.settings import DatabaseSettings, Role
 from include.sql.named import query
 
 # a table locked by another session must not block the heartbeat for ever

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.sessions import KeptConnection
-from include.settings import DatabaseSettings
+from include.runtime.settings import DatabaseSettings
 from include.sql.named import query
 
 

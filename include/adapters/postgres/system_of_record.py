@@ -25,7 +25,7 @@ from include.contracts.topics import Topic
 from include.contracts.validation import parse_timestamp
 from include.contracts.versions import GATEWAY_MARGIN, dated_ahead
 from include.gateway.ports import ChangeKey, GatewayClock, KeyReused, Saved
-from include.settings import DatabaseSettings
+from include.runtime.settings import DatabaseSettings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from include.contracts.errors import ConfigurationError
-from include.s3_connection import S3_SCHEME, bucket_and_prefix
+from include.runtime.s3_connection import S3_SCHEME, bucket_and_prefix
 
 # of the bucket; those that list are limited to the prefix
 _OF_LISTS = ("s3:ListBucket", "s3:ListBucketVersions")

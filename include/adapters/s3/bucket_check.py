@@ -9,7 +9,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from include.adapters.s3.client import EXISTS, NOT_IMPLEMENTED, StorageRefused, client_of, code_of, translated
-from include.s3_connection import S3Connection, bucket_and_prefix
+from include.runtime.s3_connection import S3Connection, bucket_and_prefix
 
 NONCURRENT_DAYS = 30
 UPLOAD_DAYS = 2

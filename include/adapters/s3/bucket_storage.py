@@ -31,8 +31,8 @@ from include.adapters.s3.client import (
 )
 from include.archive.storage import PART, NewObject, Storage, StorageDenied, StoredObject, VersionsKept
 from include.contracts.errors import PipelineError
-from include.retry import retry_transient
-from include.s3_connection import S3Connection, bucket_and_prefix
+from include.runtime.retry import retry_transient
+from include.runtime.s3_connection import S3Connection, bucket_and_prefix
 
 FOOTER_BYTES = 64 << 10  # Arrow reads as much at the end of a Parquet file
 MAX_OBJECT_BYTES = 5 << 30  # of one PUT, in S3's protocol

@@ -22,7 +22,7 @@ from botocore.session import get_session
 
 from include.archive.storage import StorageDenied, StorageUnavailable
 from include.contracts.errors import ConfigurationError, PipelineError
-from include.s3_connection import S3Connection
+from include.runtime.s3_connection import S3Connection
 
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 30  # without a byte

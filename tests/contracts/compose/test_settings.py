@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from include.settings import Settings, prefix_of, reader_of
+from include.runtime.settings import Settings, prefix_of, reader_of
 from stack.airflow_env import airflow_environment, spark_connection, task_connections
 from stack.environment import without_secrets
 from stack.kafka import KafkaBroker

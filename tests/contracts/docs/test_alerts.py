@@ -7,7 +7,7 @@ import pytest
 
 from include.integrity.audit import AUDITED, STREAM_AUDITED
 from include.integrity.watch import CONDITIONS
-from include.settings import AlertSettings, Settings
+from include.runtime.settings import AlertSettings, Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNBOOKS = ROOT / "docs" / "runbooks"

@@ -89,7 +89,12 @@ def test_paths_and_queries_exist(doc: Path) -> None:
 
 @pytest.mark.parametrize("name", ["README", "docs/commands", "docs/gateway-api", "docs/tutorial"])
 def test_variables_of_the_first_pages_are_settings(name: str) -> None:
-    files = ("stack/env_file.py", "include/settings.py", "include/kafka_connection.py", "include/gateway/tls.py")
+    files = (
+        "stack/env_file.py",
+        "include/runtime/settings.py",
+        "include/runtime/kafka_connection.py",
+        "include/runtime/tls.py",
+    )
     sources = "".join(text_of(ROOT / file) for file in files)
     known = set(re.findall(r'"([A-Z][A-Z0-9_]*)"', sources))
     named = set(VARIABLE.findall(text_of(ROOT / f"{name}.md")))

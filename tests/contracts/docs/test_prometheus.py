@@ -19,7 +19,7 @@ from include.integrity.day_status import DayStatus
 from include.integrity.days import Window
 from include.integrity.metrics import BatchMetrics, BatchState
 from include.integrity.metrics_app import create_metrics_app
-from include.settings import AlertSettings
+from include.runtime.settings import AlertSettings
 from spark_jobs.speed.driver_state import Batch, Done, TableSize
 from spark_jobs.speed.driver_view import DriverView, QueryView
 from spark_jobs.speed.lag import Lag

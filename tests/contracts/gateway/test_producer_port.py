@@ -15,7 +15,7 @@ from include.contracts.headers import EVENT_ID
 from include.contracts.topics import LOG_APPEND_TIME
 from include.gateway.ports import Failure, Producer, Record
 from include.gateway.supervision import Action, rule_for
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from tests.fakes.gateway import FixedClock, MemoryProducer
 from tests.support.broker import PARTITIONS, Broker, set_timestamps
 from tests.support.examples import examples

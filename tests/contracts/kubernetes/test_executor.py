@@ -23,7 +23,7 @@ STARTED_S = 60
 DRIVER = """
 import os, sys
 from pathlib import Path
-from include.settings import SparkSettings
+from include.runtime.settings import SparkSettings
 from spark_jobs.connectors.session import open_context
 master, jars, folder = sys.argv[1:]
 context = open_context(SparkSettings(master, Path(jars), Path(folder) / "scratch"), "kubernetes", "512m")

@@ -27,7 +27,7 @@ from include.contracts.validation import MAX_DIGITS, MAX_NAME_LENGTH, suspicious
 from include.gateway.answer import Fault
 from include.gateway.intake import Intake, Rejected
 from include.gateway.payload import decode as decode_body
-from include.settings import GatewayLimits
+from include.runtime.settings import GatewayLimits
 from spark_jobs.archive.rows import DatedRows, VersionRows, of_no_day, places
 from spark_jobs.batch.boards import SOURCES, BoardReader, decide
 from spark_jobs.batch.raw_columns import RawColumns, longs

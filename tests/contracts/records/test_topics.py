@@ -8,8 +8,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from include.adapters.kafka.admin import create_topics
 from include.contracts.errors import BrokerUnavailable, ContractMismatch
 from include.contracts.pipelines import TOPICS
-from include.kafka_connection import KafkaConnection
-from include.settings import KafkaSettings
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.settings import KafkaSettings
 from tests.support.broker import remove_topics
 
 

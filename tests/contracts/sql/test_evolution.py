@@ -13,7 +13,7 @@ from include.adapters.postgres.schema_revision import require_schema
 from include.contracts.definition_file import load_definition
 from include.contracts.errors import ContractMismatch, DatabaseUnavailable
 from include.contracts.evolution import compare, kept_form
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql import migrate as migration
 from include.sql.migrate import migrate
 from tests.support.catalogue import catalogue

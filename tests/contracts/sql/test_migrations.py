@@ -6,7 +6,7 @@ from include.adapters.postgres.schema_revision import newest_revision, require_s
 from include.airflow_support import steps
 from include.contracts.errors import ContractMismatch
 from include.integrity.__main__ import main as command
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.migrate import migrate
 from tests.support.migrations import make_up_here
 from tests.support.pipeline import migrated, rows

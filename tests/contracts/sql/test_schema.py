@@ -12,7 +12,7 @@ import pytest
 from include.adapters.postgres.schema_revision import newest_revision, require_schema
 from include.contracts import definition_file
 from include.contracts.errors import MISCONFIGURED, ContractMismatch
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.migrate import migrate
 from tests.support.catalogue import catalogue
 from tests.support.clone import version_in

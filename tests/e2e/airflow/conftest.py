@@ -10,7 +10,7 @@ from secrets import token_urlsafe
 import pytest
 
 from include.contracts.day import Day
-from include.failpoints import FOLDER_VARIABLE, VARIABLE
+from include.runtime.failpoints import FOLDER_VARIABLE, VARIABLE
 from tests.servers import wait_until
 from tests.support.airflow import REBUILD_PAUSE, RUN_DEADLINE_S, nights
 from tests.support.browser import chromium

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from include.process_tree import is_running
+from include.runtime.process_tree import is_running
 from tests.fakes.events import member
 from tests.servers import wait_until
 from tests.support.airflow import (

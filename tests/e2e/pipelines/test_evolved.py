@@ -11,7 +11,7 @@ from include.contracts.definition import FOLDER
 from include.contracts.definition_file import load_definitions
 from include.integrity.comparison import diff, verify
 from include.integrity.publication import undo
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.migrate import migrate
 from tests.e2e.pipelines.test_second import customer, order
 from tests.support.certifying import certify_alone, take_everything

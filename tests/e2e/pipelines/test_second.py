@@ -19,7 +19,7 @@ from include.integrity.certificate import certify
 from include.integrity.comparison import diff, verify
 from include.integrity.publication import undo
 from include.integrity.report import text_of
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.migrate import migrate
 from tests.e2e.speed.test_pipeline_live import Stream
 from tests.fakes.events import board, member

@@ -26,7 +26,7 @@ from include.contracts.errors import (
     RangeExpired,
 )
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.archive.archiver import NO_ARCHIVE_BEFORE, TOPIC_REPLACED, Range, plan
 from spark_jobs.archive.check import verify_archive
 from spark_jobs.archive.compaction import compact

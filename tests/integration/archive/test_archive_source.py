@@ -11,7 +11,7 @@ from include.adapters.postgres.generation_store import GenerationStore
 from include.contracts.clock import SystemClock
 from include.contracts.errors import MissingRange
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.archive.source import archive_sources
 from spark_jobs.batch.rebuild import build
 from spark_jobs.batch.sources import Known, fix_ranges, topic_sources

@@ -20,7 +20,7 @@ from include.adapters.s3.client import StorageRefused
 from include.archive.open_storage import open_storage
 from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept
 from include.contracts.errors import LOOK, ConfigurationError
-from include.s3_connection import S3Connection
+from include.runtime.s3_connection import S3Connection
 from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder
 from tests.servers import wait_until
 from tests.support.certificates import Authority

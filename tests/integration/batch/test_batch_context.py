@@ -14,7 +14,7 @@ from tests.support.pipeline import ROOT
 JOB = """
 import json, sys
 from pathlib import Path
-from include.settings import SparkSettings
+from include.runtime.settings import SparkSettings
 from spark_jobs.connectors.session import open_context
 
 def seen(given):

@@ -21,8 +21,8 @@ from include.contracts.pipelines import PIPELINES
 from include.contracts.topics import Topic
 from include.integrity.comparison import verify
 from include.integrity.pruning import collect_orphans
-from include.kafka_connection import KafkaConnection
-from include.settings import Settings
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.settings import Settings
 from include.sql.migrate import migrate
 from spark_jobs.archive.check import verify_archive
 from spark_jobs.archive.extract import EXTRACTS

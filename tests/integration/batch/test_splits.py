@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from include.adapters.kafka import range_reader
 from include.contracts.errors import BrokerUnavailable
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.batch import splits
 from spark_jobs.batch.splits import ROWS, TopicSplit, read_topic
 from tests.support.freezing import freeze

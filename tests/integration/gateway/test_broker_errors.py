@@ -17,7 +17,7 @@ from include.gateway.home_cluster import HomeCluster
 from include.gateway.intake import Intake, Kept, Outcome
 from include.gateway.ports import Failure, Record
 from include.gateway.supervision import PARTITION_OUT, Action, client_rule_for, rule_for
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from tests.fakes.events import record
 from tests.fakes.gateway import FixedClock, MemoryFallbackStore
 from tests.support.mock_broker import PRODUCE, MockBrokers, mock_brokers

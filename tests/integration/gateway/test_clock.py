@@ -19,7 +19,7 @@ from include.gateway.counters import Counters
 from include.gateway.drain import Drain
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.intake import Intake, Kept
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from tests.fakes.events import board
 from tests.support.broker import CREATE_TIME, PARTITIONS, Broker, set_timestamps
 from tests.support.stores import store_in

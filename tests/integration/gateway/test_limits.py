@@ -5,7 +5,7 @@ The real gateway as a process, without a broker: what it accepts goes to its fal
 
 import pytest
 
-from include.settings import GatewayLimits
+from include.runtime.settings import GatewayLimits
 from tests.fakes.events import board
 from tests.support import hostile
 from tests.support.gateway_process import GatewayProcess

@@ -14,7 +14,7 @@ from include.contracts.clock import epoch_ms
 from include.contracts.pipelines import PIPELINES
 from include.gateway.client import GatewayRefused, GatewayUnavailable, replay_fallback
 from include.integrity import gateways
-from include.settings import Settings
+from include.runtime.settings import Settings
 from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.broker import PARTITIONS

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from include.gateway.app import _ACCESS
-from include.logs import TextFormatter
+from include.runtime.logs import TextFormatter
 from tests.fakes.events import member
 from tests.servers import wait_until
 from tests.support.gateway_process import GatewayProcess

@@ -27,8 +27,8 @@ from include.gateway.intake import row_record
 from include.gateway.ports import ChangeKey, Record
 from include.gateway.reconcile import IdsGivenTwice, Scope, TimelineTooYoung, reconcile_sources
 from include.integrity.gateway_stores import StoresUnread
-from include.kafka_connection import KafkaConnection
-from include.settings import Settings
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.settings import Settings
 from spark_jobs.speed.record_decoder import read_record
 from tests.servers import wait_until
 from tests.support.broker import producers_times

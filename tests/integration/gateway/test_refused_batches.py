@@ -21,7 +21,7 @@ from include.gateway.drain import Drain
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.intake import Intake, Kept, Rejected
 from include.gateway.ports import Record
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from tests.fakes.gateway import FixedClock
 from tests.support.broker import Broker
 from tests.support.examples import examples

@@ -13,7 +13,7 @@ from include.contracts.errors import LOOK, OK, REFUSED
 from include.integrity.__main__ import main
 from include.integrity.gateways import unsent
 from include.integrity.snapshot import read_snapshot
-from include.settings import Settings
+from include.runtime.settings import Settings
 from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.balancer import balancer

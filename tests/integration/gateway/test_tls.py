@@ -9,7 +9,7 @@ import pytest
 
 from include.contracts.errors import ConfigurationError
 from include.gateway.client import GatewayClient, GatewayUnavailable
-from include.settings import Settings
+from include.runtime.settings import Settings
 from tests.fakes.events import member
 from tests.servers import wait_until
 from tests.support.certificates import Authority

@@ -26,7 +26,7 @@ from include.integrity.day_checks import request_check
 from include.integrity.gateway_stores import note_stores
 from include.integrity.gateways import Unsent, gateways, unsent
 from include.integrity.late_members import LateMember
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.named import query
 from stack.ports import unused
 from tests.servers import wait_until

@@ -17,7 +17,7 @@ from include.integrity.page import create_app
 from include.integrity.page_model import load_rows
 from include.integrity.page_state import read_state
 from include.integrity.publication import undo
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish

@@ -17,7 +17,7 @@ from include.integrity.gateways import Unsent
 from include.integrity.page import FIND_LIMITS
 from include.integrity.publication import undo
 from include.integrity.whereabouts import NothingToFind, SearchLimits, find
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from tests.fakes.events import board
 from tests.support.certifying import STORE, nothing_waits, take_everything
 from tests.support.pipeline import environment, produce, rows, with_topics

@@ -5,7 +5,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from include.adapters.kafka.offsets import OffsetReader
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.connectors.failures import cause_of, is_passing
 from spark_jobs.connectors.kafka import read_range
 

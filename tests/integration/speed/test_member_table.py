@@ -10,7 +10,7 @@ from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.topic_tail import TopicTail
 from include.contracts.errors import BrokerUnavailable, TableReplaced
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.speed import member_preload
 from spark_jobs.speed import members as module
 from spark_jobs.speed.driver_state import DriverState

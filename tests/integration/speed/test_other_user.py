@@ -23,7 +23,7 @@ PHONE = "010-1234-5678"
 DRIVER = """
 import json, sys
 from pathlib import Path
-from include.settings import SparkSettings
+from include.runtime.settings import SparkSettings
 from spark_jobs.connectors.session import open_context
 
 context = open_context(SparkSettings("local[1]", Path(sys.argv[1]), Path(sys.argv[2])), "test", "512m")

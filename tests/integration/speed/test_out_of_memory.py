@@ -10,7 +10,7 @@ from tests.support.pipeline import ROOT
 
 JVM_RAN_OUT = 3  # the exit code of -XX:+ExitOnOutOfMemoryError
 SESSION = """
-from include.settings import SparkSettings
+from include.runtime.settings import SparkSettings
 from spark_jobs.connectors.session import open_context, open_session
 from stack.layout import Layout
 spark = SparkSettings("local[2]", Layout.of().spark_jars)

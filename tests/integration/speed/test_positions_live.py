@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.contracts.errors import ContractMismatch, DatabaseUnavailable, LedgerBeyondEnd, RangeExpired, TopicReplaced
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.connectors.kafka import stream_reader
 from spark_jobs.speed.positions import refuse_replaced, starting_position
 from tests.servers import wait_until

@@ -16,7 +16,7 @@ from include.contracts import headers as h
 from include.contracts.errors import BrokerUnavailable, LedgerConflict, MissingRange
 from include.contracts.offsets import OffsetRange
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.speed import serve as serve_module
 from spark_jobs.speed.detail_decoder import DetailDecoder
 from spark_jobs.speed.driver_state import DriverState

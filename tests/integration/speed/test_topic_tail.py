@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from include.adapters.kafka import range_reader
 from include.adapters.kafka.topic_tail import TopicTail
 from include.contracts.errors import BrokerUnavailable
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from tests.support.topic_log import TopicLog
 
 TOPIC = "tail"

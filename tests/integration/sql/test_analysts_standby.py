@@ -12,7 +12,7 @@ import psycopg2.errors
 import pytest
 
 from include.integrity.pruning import collect_orphans
-from include.settings import Settings
+from include.runtime.settings import Settings
 from stack.postgres_binaries import find, from_wheel
 from stack.unprivileged import ordinary_user
 from tests.servers import PostgresTestServer, postgres_server, wait_until

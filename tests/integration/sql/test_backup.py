@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from include.integrity.publication import undo
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.migrate import migrate
 from stack.postgres_binaries import find, from_wheel
 from tests.servers import postgres_server

@@ -14,7 +14,7 @@ from include.contracts.day import Day
 from include.contracts.errors import DatabaseUnavailable, DriverSuperseded, TimelineChanged
 from include.integrity.certificate import Certificate
 from include.integrity.days import days_to_rebuild
-from include.settings import Settings
+from include.runtime.settings import Settings
 from tests.servers import PostgresTestServer, postgres_server
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import environment, migrated, rows

@@ -18,7 +18,7 @@ from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.day_page import load_day
 from include.integrity.page_model import load_rows
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.migrate import ANALYST_LIMITS, migrate
 from include.sql.named import query
 from stack import env_file

@@ -9,7 +9,7 @@ import pytest
 
 from include.adapters.postgres.sessions import SessionLimits, connect
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql import migrate as migration
 from include.sql.migrate import MigrationBlocked, migrate
 from include.sql.named import query

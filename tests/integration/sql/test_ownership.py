@@ -6,7 +6,7 @@ import psycopg2
 import psycopg2.errors
 import pytest
 
-from include.settings import Settings
+from include.runtime.settings import Settings
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import open_as
 from tests.support.publication import publish as publish_day

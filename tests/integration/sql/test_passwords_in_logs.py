@@ -3,7 +3,7 @@
 import psycopg2
 import pytest
 
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.migrate import migrate
 from stack import env_file
 from stack.databases import create_databases

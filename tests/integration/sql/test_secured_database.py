@@ -12,7 +12,7 @@ import pytest
 from include.adapters.postgres.login_roles import save_login_role
 from include.adapters.postgres.sessions import DatabaseAccessDenied, connect, open_connection
 from include.contracts.errors import ConfigurationError, DatabaseUnavailable
-from include.settings import Settings
+from include.runtime.settings import Settings
 from include.sql.migrate import migrate
 from stack import env_file
 from stack.databases import create_databases

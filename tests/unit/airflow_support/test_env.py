@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from include.airflow_support.connections import task_settings
-from include.settings import Settings
+from include.runtime.settings import Settings
 from stack.airflow_env import COMPONENTS, airflow_environment, task_connections, write_password_file
 from stack.environment import without_secrets
 

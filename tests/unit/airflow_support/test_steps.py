@@ -12,7 +12,7 @@ from include.contracts.day import DayFormatError
 from include.integrity.commands import COMMANDS
 from include.integrity.day_page import GenerationRow
 from include.integrity.undo_preview import UndoPreview
-from include.settings import Settings
+from include.runtime.settings import Settings
 
 STEPS = [
     step

@@ -14,7 +14,7 @@ from include.adapters.s3.client import StorageRefused, client_of, translated
 from include.archive.open_storage import open_storage
 from include.archive.storage import StorageDenied, StorageUnavailable
 from include.contracts.errors import ConfigurationError
-from include.s3_connection import S3Connection
+from include.runtime.s3_connection import S3Connection
 
 LOCATION = "s3://bucket/archive"
 AWS = S3Connection(region="eu-west-1")

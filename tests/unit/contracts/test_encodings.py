@@ -14,7 +14,7 @@ from include.contracts.reject import Reject
 from include.contracts.site import BOARD
 from include.gateway.answer import Fault
 from include.gateway.payload import decode
-from include.settings import GatewayLimits
+from include.runtime.settings import GatewayLimits
 from spark_jobs.speed.record_decoder import read_record
 from tests.fakes.events import board
 from tests.support.any_record import AnyRecord, Message

@@ -2,7 +2,7 @@ import pytest
 
 from demo.addresses import show_addresses
 from demo.narrator import Narrator
-from include.settings import Settings
+from include.runtime.settings import Settings
 from stack import env_file
 
 

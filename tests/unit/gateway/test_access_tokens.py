@@ -20,7 +20,7 @@ from include.gateway.answer import Fault
 from include.gateway.issuer_keys import IssuerKeys, parse_keys
 from include.gateway.token_file import Entry
 from include.gateway.tokens import Tokens
-from include.settings import OidcSettings
+from include.runtime.settings import OidcSettings
 from tests.support.issuer import AUDIENCE, SigningKey, claims_of, encoded, first_key
 
 ISSUER = "https://login.example.com/realms/shop"

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from include.gateway.ports import Failure
-from include.settings import GatewayLimits
+from include.runtime.settings import GatewayLimits
 from tests.fakes.events import board, keys_of
 from tests.fakes.harness import ADMIN_TOKEN, DATA_TOKEN, FakeGateway, over_http
 

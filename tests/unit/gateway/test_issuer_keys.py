@@ -8,7 +8,7 @@ import pytest
 
 from include.adapters.issuer import HttpIssuer
 from include.gateway.issuer_keys import MIN_INTERVAL_S, IssuerKeys, IssuerUnavailable
-from include.settings import OidcSettings
+from include.runtime.settings import OidcSettings
 from tests.support.issuer import SigningKey
 
 FIRST, SECOND = SigningKey("first", "ES256"), SigningKey("second", "ES256")

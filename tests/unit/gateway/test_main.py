@@ -8,7 +8,7 @@ import pytest
 from include.contracts.errors import ConfigurationError
 from include.gateway.__main__ import check_exposure
 from include.gateway.client import GatewayUnavailable, _bodies, replay_fallback
-from include.settings import GatewayLimits, GatewaySettings, Settings
+from include.runtime.settings import GatewayLimits, GatewaySettings, Settings
 
 
 def gateway(host="127.0.0.1", token="a", admin_token="b"):

@@ -11,7 +11,7 @@ import pytest
 
 from include.gateway import openapi
 from include.gateway.ports import Failure
-from include.settings import GatewayLimits
+from include.runtime.settings import GatewayLimits
 from tests.fakes.events import board
 from tests.fakes.harness import ADMIN_TOKEN, DATA_TOKEN, SETTINGS, FakeGateway
 from tests.support.openapi import breaches

@@ -12,7 +12,7 @@ from include.contracts.validation import violations
 from include.gateway import openapi
 from include.gateway.routes import routes
 from include.gateway.supervision import TABLE
-from include.settings import GatewayLimits
+from include.runtime.settings import GatewayLimits
 from tests.fakes.harness import FakeGateway
 from tests.support.openapi import operations, resolved
 

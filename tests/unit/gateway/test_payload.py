@@ -10,7 +10,7 @@ from include.gateway import payload
 from include.gateway.answer import Fault
 from include.gateway.limits import MAX_RECORD_BYTES
 from include.gateway.payload import decode, iter_structure
-from include.settings import GatewayLimits
+from include.runtime.settings import GatewayLimits
 from tests.fakes.events import board
 from tests.support.wire import against, error, request
 

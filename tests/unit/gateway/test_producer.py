@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from include.adapters.kafka.producer import KafkaProducer, _ClientLog, _failure
-from include.kafka_connection import KafkaConnection
+from include.runtime.kafka_connection import KafkaConnection
 from tests.fakes.events import record
 
 

@@ -13,7 +13,7 @@ from include.gateway import reconcile
 from include.gateway.intake import row_record
 from include.gateway.ports import Failure, Saved
 from include.gateway.reconcile import _first_change, send
-from include.settings import Settings
+from include.runtime.settings import Settings
 from tests.fakes.events import keys_of
 from tests.fakes.gateway import FixedClock, MemoryProducer
 from tests.fakes.harness import over_http

@@ -3,7 +3,7 @@
 import pytest
 
 from include.gateway import replay
-from include.settings import Settings
+from include.runtime.settings import Settings
 
 
 @pytest.mark.parametrize(

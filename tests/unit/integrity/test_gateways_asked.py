@@ -15,7 +15,7 @@ from include.contracts.errors import ConfigurationError
 from include.gateway.client import GatewayClient, GatewayUnavailable
 from include.integrity import gateways
 from include.integrity.gateways import Unsent, unsent, unsent_or_reason
-from include.settings import GatewaySettings, Settings
+from include.runtime.settings import GatewaySettings, Settings
 from tests.support.certifying import STORE
 
 ALL = 4

@@ -12,7 +12,7 @@ from include.integrity.day_status import DayStatus
 from include.integrity.days import Window
 from include.integrity.metrics import BatchMetrics, BatchState
 from include.integrity.metrics_app import create_metrics_app
-from include.settings import AlertSettings
+from include.runtime.settings import AlertSettings
 
 NOW = dt.datetime(2026, 11, 24, 3, tzinfo=dt.UTC)  # 12:00 in Seoul
 TODAY = dt.date(2026, 11, 24)

@@ -35,7 +35,7 @@ from include.integrity.publication import PublicationRow
 from include.integrity.texts import Message
 from include.integrity.topic_traces import Coordinates, Trace
 from include.integrity.whereabouts import Whereabouts
-from include.settings import Settings
+from include.runtime.settings import Settings
 from tests.support.certifying import STORE
 
 TODAY = dt.date(2026, 11, 21)

@@ -11,7 +11,7 @@ from include.integrity.gateway_stores import MissingStore
 from include.integrity.gateways import Unsent
 from include.integrity.snapshot import Snapshot, WatchedDay
 from include.integrity.watch import CONDITIONS, judge
-from include.settings import AlertSettings
+from include.runtime.settings import AlertSettings
 from tests.support.certifying import STORE
 
 NOW = dt.datetime(2026, 11, 24, 3, tzinfo=dt.UTC)  # 12:00 in Seoul

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from include.settings import Settings
+from include.runtime.settings import Settings
 from stack import env_file
 from stack.environment import load_environment, load_settings, without_secrets
 from stack.errors import StackError

@@ -1,4 +1,4 @@
-"""Spans of traces, and the port of the adapter that sends them (`include.adapters.tracing`)."""
+"""Spans of traces, and the port of the adapter that sends them (`include.runtime.tracing`)."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence

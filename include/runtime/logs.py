@@ -13,7 +13,7 @@ from types import TracebackType
 
 from include.contracts.clock import rfc3339
 from include.contracts.errors import ConfigurationError
-from include.environment_reader import EnvironmentReader
+from include.runtime.environment_reader import EnvironmentReader
 
 
 @dataclass(slots=True)  # not frozen: that would cost each request half a microsecond

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from include.contracts.trace_context import SAMPLED, TraceContext
-from include.settings import TRACING_SECRETS, TracingSettings
-from include.spans import Span, Tracer, new_ids, new_span_id
+from include.runtime.settings import TRACING_SECRETS, TracingSettings
+from include.runtime.spans import Span, Tracer, new_ids, new_span_id
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def tracer_of(settings: TracingSettings, service: str) -> Tracer | None:
 
 
 class OtlpTracer:
-    """Implements `include.spans.Tracer`. Thread-safe.
+    """Implements `include.runtime.spans.Tracer`. Thread-safe.
 
     The SDK's span begins when it has ended: most requests are not sampled, and need nothing but their ids.
     """

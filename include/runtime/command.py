@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec
 
-from include import logs
 from include.contracts.errors import OK, PipelineError
+from include.runtime import logs
 
 log = logging.getLogger(__name__)
 

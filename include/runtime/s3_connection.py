@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from include.contracts.errors import ConfigurationError
-from include.environment_reader import EnvironmentReader, without_login
+from include.runtime.environment_reader import EnvironmentReader, without_login
 
 S3_SCHEME = "s3://"
 FILE_SCHEME = "file://"

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from include.contracts.errors import ConfigurationError
-from include.process_tree import kill_with_children
+from include.runtime.process_tree import kill_with_children
 
 VARIABLE = "PIPELINE_FAILPOINTS"
 FOLDER_VARIABLE = "PIPELINE_FAILPOINTS_DIR"

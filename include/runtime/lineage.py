@@ -18,7 +18,7 @@ from typing import Any, Literal
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.topics import Topic
-from include.settings import LineageSettings, Settings
+from include.runtime.settings import LineageSettings, Settings
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from include.contracts.errors import ConfigurationError
-from include.environment_reader import EnvironmentReader
+from include.runtime.environment_reader import EnvironmentReader
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from include.contracts.errors import ConfigurationError
-from include.environment_reader import EnvironmentReader, require_readable
+from include.runtime.environment_reader import EnvironmentReader, require_readable
 
 
 @dataclass(frozen=True)

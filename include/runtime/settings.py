@@ -1,8 +1,8 @@
 """Settings, read from the environment and validated once, at startup.
 
 Other modules that read the environment are `include.airflow_support.defaults`, which DAG files need at parse time and
-which validates nothing, `include.contracts.definition`, which reads DEFINITIONS_DIR, `include.failpoints`, whose
-variables only tests set, and `include.adapters.tracing`, whose SDK has standard variables.
+which validates nothing, `include.contracts.definition`, which reads DEFINITIONS_DIR, `include.runtime.failpoints`, whose
+variables only tests set, and `include.runtime.tracing`, whose SDK has standard variables.
 """
 
 import datetime as dt
@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 from include.contracts.definition import Definition, definitions_folder
 from include.contracts.errors import ConfigurationError
-from include.environment_reader import EnvironmentReader, without_login
-from include.gateway.tls import ClientTls, ServerTls, read_client_tls, read_server_tls
-from include.kafka_connection import KafkaConnection
-from include.s3_connection import S3Connection, read_location
+from include.runtime.environment_reader import EnvironmentReader, without_login
+from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.s3_connection import S3Connection, read_location
+from include.runtime.tls import ClientTls, ServerTls, read_client_tls, read_server_tls
 
 Role = Literal["pipeline_owner", "gateway", "stream", "batch", "integrity", "analyst"]
 
