@@ -18,11 +18,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from demo import reference_data
 from demo.topic_sender import as_gateway, send
 from demo.warehouse import Warehouse
-from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.day import Day
 from include.contracts.errors import PipelineError
 from include.gateway.client import GatewayClient
 from include.integrity.caught_up import wait_until_caught_up
+from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Settings
 from stack.environment import load_environment
 from stack.errors import StackError

@@ -11,9 +11,9 @@ from demo.airflow_client import AirflowClient, TaskStates
 from demo.chapters import Chapters
 from demo.narrator import Narrator, NotAsTold
 from demo.site import Site
-from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
 from include.gateway.client import GatewayRefused
+from include.kafka.offsets import OffsetReader
 
 BOARDS = 200
 BURST = 4_000

@@ -8,9 +8,9 @@ import json
 import sys
 from typing import get_args
 
-from include.adapters.kafka.access import Part, acl_commands
 from include.adapters.s3.access import bucket_policy
 from include.contracts.errors import ConfigurationError
+from include.kafka.access import Part, acl_commands
 from include.runtime.command import as_command
 from include.runtime.settings import Settings
 from include.sql.grants import grants

@@ -28,8 +28,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array
-from include.adapters.kafka.offsets import OffsetReader
-from include.adapters.kafka.record_table import RAW
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.generation_store import GenerationStore
 from include.adapters.postgres.pending_store import PendingRecord
@@ -42,6 +40,8 @@ from include.contracts.errors import LOOK, OK, Retryable
 from include.contracts.record_time import accepted_time, record_time
 from include.contracts.topics import Topic
 from include.integrity.caught_up import wait_until_caught_up
+from include.kafka.offsets import OffsetReader
+from include.kafka.record_table import RAW
 from include.runtime.command import as_command
 from include.runtime.settings import Settings
 from spark_jobs.archive.files import ArchiveFolder

@@ -31,7 +31,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.offset_ledger import Move, OffsetLedger, Output
 from include.adapters.postgres.schema_revision import checked_settings
@@ -40,6 +39,7 @@ from include.contracts.day import Day
 from include.contracts.definition import SITE_PIPELINE
 from include.contracts.errors import LOOK, OK, LedgerBeyondEnd, TopicReplaced
 from include.integrity.replaced_topic import take_out_of_cuts
+from include.kafka.offsets import OffsetReader
 from include.runtime.command import as_command
 from include.runtime.settings import Settings
 from spark_jobs.speed.driver_state import Query, topics_of

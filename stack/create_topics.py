@@ -5,8 +5,8 @@ import logging
 import sys
 
 from include.adapters.files.cluster_file import require_own_cluster
-from include.adapters.kafka.admin import create_topics
-from include.adapters.kafka.audit import TIMEOUT_S
+from include.kafka.admin import create_topics
+from include.kafka.audit import TIMEOUT_S
 from include.runtime.command import as_command
 from include.runtime.settings import Settings
 

@@ -21,9 +21,9 @@ from benchmarks.stream.details import details
 from benchmarks.stream.peers import FLINK, KAFKA_STREAMS, command
 from demo import reference_data
 from demo.topic_sender import as_gateway, send
-from include.adapters.kafka.admin import create_topics
-from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
+from include.kafka.admin import create_topics
+from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import Settings
 from stack.layout import PROJECT_ROOT, Layout

@@ -17,8 +17,6 @@ import msgspec
 from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from include.adapters.files import fallback_schema as sql
-from include.adapters.kafka.offsets import OffsetReader
-from include.adapters.kafka.range_reader import RangeReader
 from include.contracts.fields import record_id
 from include.contracts.headers import EVENT_ID
 from include.contracts.record_time import Timed, accepted_time, record_time
@@ -26,6 +24,8 @@ from include.contracts.topics import Topic
 from include.contracts.versions import accepted_version
 from include.gateway.event_ids import row_event_id
 from include.gateway.ports import StoreUnavailable
+from include.kafka.offsets import OffsetReader
+from include.kafka.range_reader import RangeReader
 from include.runtime.kafka_connection import KafkaConnection
 
 log = logging.getLogger(__name__)

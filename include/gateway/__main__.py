@@ -22,8 +22,6 @@ from include.adapters.files.call_journal import SqliteCallJournal
 from include.adapters.files.cluster_file import ClusterFile
 from include.adapters.files.fallback_store import SqliteFallbackStore
 from include.adapters.issuer import HttpIssuer
-from include.adapters.kafka.admin import topics_below
-from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.contracts.clock import SystemClock
@@ -38,6 +36,8 @@ from include.gateway.limits import MAX_MESSAGE_BYTES
 from include.gateway.server import Server
 from include.gateway.services import Services, build_services
 from include.gateway.tokens import Tokens
+from include.kafka.admin import topics_below
+from include.kafka.offsets import OffsetReader
 from include.runtime.command import as_command
 from include.runtime.settings import GatewaySettings, Settings
 from include.runtime.tracing import tracer_of

@@ -4,10 +4,10 @@ import logging
 import time
 from dataclasses import dataclass
 
-from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.sessions import connect
 from include.contracts.offsets import Offsets
 from include.integrity.late_members import find_late_members
+from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Role, Settings
 from include.sql.named import query
 

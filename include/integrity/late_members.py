@@ -14,8 +14,6 @@ from confluent_kafka import Message
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
-from include.adapters.kafka.offsets import OffsetReader
-from include.adapters.kafka.topic_tail import TopicTail
 from include.adapters.postgres.offset_ledger import move_partitions, open_partitions
 from include.adapters.postgres.sessions import connect
 from include.contracts.fields import record_id
@@ -24,6 +22,8 @@ from include.contracts.record_time import accepted_time, record_time
 from include.contracts.topics import Topic
 from include.contracts.versions import accepted_version
 from include.integrity.day_checks import Ends, mark_days_dirty
+from include.kafka.offsets import OffsetReader
+from include.kafka.topic_tail import TopicTail
 from include.runtime.settings import Settings
 from include.sql.named import query
 

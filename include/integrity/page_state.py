@@ -8,7 +8,6 @@ from typing import Any
 
 import psycopg2
 
-from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.stream_progress import Pending, Seen
 from include.contracts.clock import SystemClock
 from include.contracts.errors import PipelineError
@@ -18,6 +17,7 @@ from include.integrity.findings import Finding
 from include.integrity.gateways import Unsent
 from include.integrity.snapshot import Snapshot, read_gateways, read_stream
 from include.integrity.watch import judge
+from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,6 @@ import datetime as dt
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.stream_progress import Pending, Seen, StreamProgressStore
 from include.contracts.clock import SystemClock
@@ -13,6 +12,7 @@ from include.contracts.errors import BrokerUnavailable, ContractMismatch
 from include.integrity.days import Window, days_in_topic, select_window, unpublished_days
 from include.integrity.gateway_stores import MissingStore, missing_stores, note_stores
 from include.integrity.gateways import Unsent, unsent_or_reason
+from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Role, Settings, listed_pipelines
 from include.sql.named import query
 

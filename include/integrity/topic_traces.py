@@ -8,9 +8,6 @@ from typing import NamedTuple
 
 from confluent_kafka import Message
 
-from include.adapters.kafka import offsets as kafka_offsets
-from include.adapters.kafka.offsets import OffsetReader
-from include.adapters.kafka.range_reader import READ_TIMEOUT_S, RangeReader
 from include.contracts import headers, trace_context
 from include.contracts.clock import instant_of
 from include.contracts.errors import MissingRange
@@ -19,6 +16,9 @@ from include.contracts.offsets import Offsets
 from include.contracts.validation import parse_timestamp
 from include.integrity.caught_up import taken_offsets
 from include.integrity.deadline import Deadline
+from include.kafka import offsets as kafka_offsets
+from include.kafka.offsets import OffsetReader
+from include.kafka.range_reader import READ_TIMEOUT_S, RangeReader
 from include.runtime.settings import Role, Settings
 
 

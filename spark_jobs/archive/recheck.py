@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import places_of
-from include.adapters.kafka.record_table import RAW
 from include.archive.store import ArchivedFile, ArchiveStore
+from include.kafka.record_table import RAW
 from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder
 from spark_jobs.batch.splits import FileSplit, read_columns
 

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array, first_header, member_schema, numbers
-from include.adapters.kafka.record_table import RAW
 from include.archive.store import ArchivedFile
 from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN, record_id
 from include.contracts.reject import Reject
 from include.contracts.topics import Topic
 from include.contracts.versions import OLDEST_FIRST
+from include.kafka.record_table import RAW
 from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.batch.raw_columns import RawColumns, longs
 from spark_jobs.batch.splits import OUTPUT_COORDINATES

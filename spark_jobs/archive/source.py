@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array
-from include.adapters.kafka.offsets import OffsetReader
 from include.archive.store import ArchivedFile, ArchiveStore, Batch, BoardFiles, Gap, MemberFiles
 from include.contracts.clock import epoch_ms
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.contracts.errors import MissingRange
 from include.contracts.offsets import Offsets
+from include.kafka.offsets import OffsetReader
 from spark_jobs.archive.extract import PLACED, Archived, DayExtract
 from spark_jobs.archive.files import ArchiveFolder, Origin
 from spark_jobs.archive.rows import VersionRows

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
-from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.contracts.errors import MissingRange
 from include.contracts.offsets import Offsets
+from include.kafka.offsets import OffsetReader
 from spark_jobs.batch.splits import ColumnsFile, Split, TopicSplit
 
 Unread = Mapping[int, Sequence[tuple[int, int]]]  # partition → ranges: first offset, end

@@ -6,8 +6,8 @@ from functools import cache
 
 import pyarrow as pa
 
-from include.adapters.kafka.range_reader import MAX_RECORDS, RangeReader
-from include.adapters.kafka.record_table import RAW, raw_schema, record_table
+from include.kafka.range_reader import MAX_RECORDS, RangeReader
+from include.kafka.record_table import RAW, raw_schema, record_table
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.archive.files import ArchiveFolder
 

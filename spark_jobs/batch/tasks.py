@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array, candidate_schema, first_header, member_schema, numbers
-from include.adapters.kafka.record_table import RAW
 from include.adapters.postgres.arrow_copy import copy_rows
 from include.adapters.postgres.generation_store import Counts, GenerationStore, Part
 from include.contracts.day import Day
 from include.contracts.definition import Definition
+from include.kafka.record_table import RAW
 from include.runtime.failpoints import failpoint
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import DatabaseSettings

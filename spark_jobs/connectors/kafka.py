@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.errors import MissingRange
 from include.contracts.offsets import Offsets
 from include.contracts.topics import SINK_SETTINGS
+from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 
 PRODUCER_OPTIONS = {f"kafka.{name}": value for name, value in SINK_SETTINGS.items()}

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.driver_lease import DriverLease, LeaseTaken
 from include.adapters.postgres.kept_zone import require_zone
 from include.adapters.postgres.offset_ledger import OffsetLedger
@@ -23,6 +22,7 @@ from include.adapters.postgres.stream_progress import StreamProgressStore
 from include.contracts.clock import ClockSteps, SystemClock
 from include.contracts.definition import Definition
 from include.contracts.errors import ConfigurationError, Retryable, Transient
+from include.kafka.offsets import OffsetReader
 from include.runtime.lineage import lineage_of, stream_job
 from include.runtime.settings import Settings
 from include.runtime.tracing import tracer_of

@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.adapters.kafka.topic_tail import TopicTail
 from include.contracts.definition import Definition
 from include.contracts.offsets import OffsetRange
+from include.kafka.topic_tail import TopicTail
 from spark_jobs.connectors.kafka import read_range
 from spark_jobs.speed.driver_state import Query
 from spark_jobs.speed.join import BoardJoin

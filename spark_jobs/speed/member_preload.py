@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from include.adapters.kafka.offsets import OffsetReader
-from include.adapters.kafka.topic_tail import TopicTail
 from include.contracts.definition import Definition
 from include.contracts.errors import PipelineError
 from include.contracts.offsets import Offsets
 from include.contracts.reject import Reject
+from include.kafka.offsets import OffsetReader
+from include.kafka.topic_tail import TopicTail
 from spark_jobs.speed.table_decoder import TableDecoder
 
 log = logging.getLogger(__name__)

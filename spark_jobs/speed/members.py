@@ -16,12 +16,12 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from include.adapters.arrow_rows import TIMES, arrow_type
-from include.adapters.kafka.offsets import OffsetReader
-from include.adapters.kafka.topic_tail import TopicTail
 from include.contracts.definition import Definition
 from include.contracts.errors import TableReplaced
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.reject import Reject
+from include.kafka.offsets import OffsetReader
+from include.kafka.topic_tail import TopicTail
 from include.runtime.failpoints import failpoint
 from spark_jobs.connectors.kafka import read_range
 from spark_jobs.speed.driver_state import DriverState, TableSize

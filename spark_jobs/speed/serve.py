@@ -11,8 +11,6 @@ from itertools import chain
 import pyarrow as pa
 
 from include.adapters.arrow_rows import array, first_header
-from include.adapters.kafka.record_table import record_table
-from include.adapters.kafka.topic_tail import TopicTail
 from include.adapters.postgres.live_table_sink import LiveTableSink
 from include.adapters.postgres.served_batch import ends_of, holds_record, reject_records
 from include.contracts.definition import Definition
@@ -20,6 +18,8 @@ from include.contracts.errors import Transient
 from include.contracts.headers import TRACEPARENT
 from include.contracts.offsets import OffsetRange
 from include.contracts.reject import Reject
+from include.kafka.record_table import record_table
+from include.kafka.topic_tail import TopicTail
 from include.runtime.failpoints import failpoint_records
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.retry import NO_LIMIT, retry_transient

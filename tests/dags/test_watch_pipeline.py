@@ -145,8 +145,8 @@ def test_a_dag_that_airflow_has_not_read_yet_is_not_paused(status_code, is_raise
 class TestTask:
     @pytest.fixture
     def settings(self, postgres, tmp_path, monkeypatch):
-        from include.adapters.kafka import offsets
         from include.airflow_support import watching
+        from include.kafka import offsets
         from tests.support.pipeline import environment, migrated
 
         monkeypatch.setattr(watching, "Variable", Variables())

@@ -17,15 +17,15 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from include.adapters.kafka.access import KafkaAccessDenied, Part
-from include.adapters.kafka.admin import create_topics, topics_below
-from include.adapters.kafka.audit import topic_drifts
-from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.producer import KafkaProducer
-from include.adapters.kafka.range_reader import RangeReader
 from include.contracts.errors import BrokerUnavailable
 from include.contracts.pipelines import PIPELINES, TOPICS
 from include.gateway.ports import Record
+from include.kafka.access import KafkaAccessDenied, Part
+from include.kafka.admin import create_topics, topics_below
+from include.kafka.audit import topic_drifts
+from include.kafka.offsets import OffsetReader
+from include.kafka.range_reader import RangeReader
 from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import KafkaSettings

@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.errors import NothingBuilt
 from include.integrity.verified import NotVerified
+from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 from tests.support.certifying import gateway_with, take_everything
 from tests.support.day_steps import DAY, OF_DAY, OF_NIGHT, STEPS, KilledStep, of_day

@@ -34,7 +34,6 @@ import psycopg2
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.archive.store import ArchiveBusy, ArchiveStore
 from include.contracts.clock import SystemClock, epoch_ms, rfc3339
@@ -44,6 +43,7 @@ from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from include.contracts.topics import Topic
 from include.integrity.comparison import verify
 from include.integrity.publication import publish
+from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Settings
 from include.sql.named import fill
 from spark_jobs import repair

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from include.adapters.kafka.admin import create_topics
-from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.errors import MISCONFIGURED, PipelineError
+from include.kafka.admin import create_topics
+from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Settings
 from tests.faults.stream_driver import Driver
 from tests.faults.stream_topics import Record

@@ -12,9 +12,6 @@ from contextlib import closing, suppress
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.kafka.audit import misplaced_records
-from include.adapters.kafka.offsets import OffsetReader
-from include.adapters.kafka.topic_tail import TopicTail
 from include.adapters.postgres.generation_store import GenerationStore
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.archive.store import ArchiveStore, Batch
@@ -24,6 +21,9 @@ from include.contracts.errors import DriverSuperseded, TableReplaced
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.days import days_in_topic
 from include.integrity.snapshot import _unarchived
+from include.kafka.audit import misplaced_records
+from include.kafka.offsets import OffsetReader
+from include.kafka.topic_tail import TopicTail
 from spark_jobs.archive.archiver import next_range
 from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.archive.source import ArchiveSource, archive_sources

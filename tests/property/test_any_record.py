@@ -13,7 +13,6 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from hypothesis import Phase, example, given
 from hypothesis import strategies as st
 
-from include.adapters.kafka.offsets import OffsetReader
 from include.contracts import headers as h
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
@@ -27,6 +26,7 @@ from include.integrity.days import dirty_days
 from include.integrity.late_members import find_late_members
 from include.integrity.page_model import load_rows
 from include.integrity.report import text_of
+from include.kafka.offsets import OffsetReader
 from include.runtime.retry import retry_transient
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day

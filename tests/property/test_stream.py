@@ -15,8 +15,6 @@ import pytest
 from hypothesis import Phase, given
 from hypothesis import strategies as st
 
-from include.adapters.kafka.offsets import OffsetReader
-from include.adapters.kafka.topic_tail import TopicTail
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.live_table_sink import LiveTableSink
 from include.adapters.postgres.offset_ledger import OffsetLedger
@@ -24,6 +22,8 @@ from include.adapters.postgres.pending_store import PendingStore
 from include.contracts.clock import rfc3339
 from include.contracts.offsets import OffsetRange
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.kafka.offsets import OffsetReader
+from include.kafka.topic_tail import TopicTail
 from spark_jobs.speed.driver_state import DriverState
 from spark_jobs.speed.join import BoardJoin
 from spark_jobs.speed.members import MemberTable

@@ -5,9 +5,9 @@ from zoneinfo import ZoneInfo
 
 import httpx
 
-from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.sessions import connect
 from include.contracts.clock import rfc3339
+from include.kafka.offsets import OffsetReader
 from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.certifying import take_everything

@@ -10,13 +10,13 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from include.adapters.kafka.offsets import OffsetReader
 from include.archive.store import ArchiveStore
 from include.contracts import headers as h
 from include.contracts.clock import SystemClock, epoch_ms, rfc3339
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.validation import parse_timestamp
+from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.s3_connection import S3Connection
 from include.runtime.settings import Settings

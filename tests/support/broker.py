@@ -10,11 +10,11 @@ from types import MappingProxyType
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource, NewTopic
 
-from include.adapters.kafka.admin import topic_differences
-from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.errors import BrokerUnavailable, ContractMismatch
 from include.contracts.pipelines import TOPICS
 from include.contracts.topics import LOG_APPEND_TIME, TIMESTAMP_TYPE
+from include.kafka.admin import topic_differences
+from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import KafkaSettings
 from tests.servers import KafkaServer, wait_until

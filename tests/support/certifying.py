@@ -7,11 +7,11 @@ import uuid
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.day import Day
 from include.integrity.caught_up import SpeedLayerLag
 from include.integrity.certificate import AskGateways, CatchUp, Certificate, certify
 from include.integrity.gateways import Unsent
+from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Settings
 from include.sql.named import query
 from tests.support.pipeline import rows

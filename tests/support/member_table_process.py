@@ -17,8 +17,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from include.adapters.kafka.offsets import OffsetReader
-from include.adapters.kafka.topic_tail import TopicTail
+from include.kafka.offsets import OffsetReader
+from include.kafka.topic_tail import TopicTail
 from include.runtime.settings import Settings
 from spark_jobs.connectors.session import STREAM_CONFIGURATION, open_session
 from spark_jobs.speed import members as module

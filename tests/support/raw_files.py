@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from include.adapters.kafka.record_table import RAW
 from include.contracts.clock import epoch_ms
+from include.kafka.record_table import RAW
 from spark_jobs.batch.sources import Sources
 from spark_jobs.batch.splits import FileSplit
 

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from include.adapters.kafka.audit import Drift, audit_cluster
 from include.contracts.errors import BrokerUnavailable
 from include.contracts.pipelines import TOPICS
+from include.kafka.audit import Drift, audit_cluster
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import KafkaSettings
 from stack.kafka import new_cluster_id

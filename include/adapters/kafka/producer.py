@@ -14,13 +14,13 @@ from typing import cast
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message
 from confluent_kafka import Producer as LibrdkafkaProducer
 
-from include.adapters.kafka.client_log import client_log, client_settings
-from include.adapters.kafka.partitioner import place
 from include.contracts.offsets import Partition
 from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
 from include.gateway.limits import MAX_MESSAGE_BYTES
 from include.gateway.ports import Failure, OnAppend, Record
 from include.gateway.supervision import CLOSED, DEADLINE, RECORD_TOO_LARGE, rule_for
+from include.kafka.client_log import client_log, client_settings
+from include.kafka.partitioner import place
 from include.runtime.kafka_connection import KafkaConnection
 
 log = logging.getLogger(__name__)

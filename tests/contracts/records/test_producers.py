@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from include.adapters.kafka.audit import producer_drifts
 from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
 from include.integrity.audit import PRODUCERS
+from include.kafka.audit import producer_drifts
 from spark_jobs.connectors.kafka import PRODUCER_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from include.adapters.kafka.admin import create_topics
 from include.contracts.errors import BrokerUnavailable, ContractMismatch
 from include.contracts.pipelines import TOPICS
+from include.kafka.admin import create_topics
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import KafkaSettings
 from tests.support.broker import remove_topics
@@ -36,7 +36,7 @@ def test_a_topic_with_other_settings_is_named_with_a_remedy(settings):
 def test_no_broker_is_said_so():
     nowhere = KafkaSettings(KafkaConnection("127.0.0.1:1"), 4, 1, 1, 14)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("include.adapters.kafka.admin.TIMEOUT_S", 1)
+        patch.setattr("include.kafka.admin.TIMEOUT_S", 1)
         with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1"):
             create_topics(nowhere)
 

@@ -5,12 +5,12 @@ import shutil
 
 import pytest
 
-from include.adapters.kafka.admin import create_topics
 from include.contracts.day import Day
 from include.contracts.definition import FOLDER
 from include.contracts.definition_file import load_definitions
 from include.integrity.comparison import diff, verify
 from include.integrity.publication import undo
+from include.kafka.admin import create_topics
 from include.runtime.settings import Settings
 from include.sql.migrate import migrate
 from tests.e2e.pipelines.test_second import customer, order

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.kafka.topic_tail import TopicTail
 from include.archive.store import MARKER, ArchiveBusy
 from include.contracts.clock import SystemClock
 from include.contracts.errors import (
@@ -26,6 +25,7 @@ from include.contracts.errors import (
     RangeExpired,
 )
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.archive.archiver import NO_ARCHIVE_BEFORE, TOPIC_REPLACED, Range, plan
 from spark_jobs.archive.check import verify_archive

@@ -7,8 +7,6 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from include.adapters.kafka.offsets import OffsetReader
-from include.adapters.kafka.topic_tail import TopicTail
 from include.contracts.clock import rfc3339
 from include.contracts.errors import DatabaseUnavailable
 from include.integrity.caught_up import wait_until_caught_up
@@ -16,6 +14,8 @@ from include.integrity.certificate import certify
 from include.integrity.days import DirtyDay, dirty_days
 from include.integrity.late_members import CONSUMER, find_late_members
 from include.integrity.publication import redo, undo
+from include.kafka.offsets import OffsetReader
+from include.kafka.topic_tail import TopicTail
 from tests.fakes.events import board, member
 from tests.servers import wait_until
 from tests.support.certifying import nothing_waits, take_everything

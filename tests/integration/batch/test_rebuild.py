@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.generation_store import Excluded, GenerationStore, Part
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
@@ -17,6 +16,7 @@ from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.days import days_to_certify, days_to_rebuild, dirty_days
 from include.integrity.publication import publish
+from include.kafka.offsets import OffsetReader
 from spark_jobs.batch import member_preload
 from spark_jobs.batch.rebuild import TaskFailed, buckets_for, build, rebuild_day
 from spark_jobs.batch.sources import Known, fix_ranges, topic_sources

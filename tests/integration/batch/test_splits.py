@@ -7,8 +7,8 @@ import time
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.kafka import range_reader
 from include.contracts.errors import BrokerUnavailable
+from include.kafka import range_reader
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.batch import splits
 from spark_jobs.batch.splits import ROWS, TopicSplit, read_topic

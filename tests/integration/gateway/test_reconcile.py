@@ -14,7 +14,6 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from include.adapters.files.fallback_store import SqliteFallbackStore
-from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.contracts.clock import SystemClock, epoch_ms, rfc3339
@@ -27,6 +26,7 @@ from include.gateway.intake import row_record
 from include.gateway.ports import ChangeKey, Record
 from include.gateway.reconcile import IdsGivenTwice, Scope, TimelineTooYoung, reconcile_sources
 from include.integrity.gateway_stores import StoresUnread
+from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import Settings
 from spark_jobs.speed.record_decoder import read_record

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from include.adapters.kafka.audit import audit_cluster
 from include.contracts.pipelines import TOPICS
+from include.kafka.audit import audit_cluster
 from stack.environment import java_home_of
 from stack.layout import Layout
 from tests.servers import wait_until

@@ -9,8 +9,6 @@ from contextlib import closing
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.kafka import offsets
-from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.errors import OK, REFUSED
@@ -21,6 +19,8 @@ from include.integrity.page_model import load_rows
 from include.integrity.publication import undo
 from include.integrity.snapshot import read_snapshot
 from include.integrity.watch import CONDITIONS, judge
+from include.kafka import offsets
+from include.kafka.offsets import OffsetReader
 from tests.fakes.events import board
 from tests.support.broker import producers_times, remove_topics
 from tests.support.certifying import STORE

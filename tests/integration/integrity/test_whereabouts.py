@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from include.adapters.kafka import offsets
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID, REPLAYED_AT
 from include.gateway.client import GatewayUnavailable
 from include.integrity.__main__ import main
@@ -17,6 +16,7 @@ from include.integrity.gateways import Unsent
 from include.integrity.page import FIND_LIMITS
 from include.integrity.publication import undo
 from include.integrity.whereabouts import NothingToFind, SearchLimits, find
+from include.kafka import offsets
 from include.runtime.kafka_connection import KafkaConnection
 from tests.fakes.events import board
 from tests.support.certifying import STORE, nothing_waits, take_everything

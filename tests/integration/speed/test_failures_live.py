@@ -4,7 +4,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from include.adapters.kafka.offsets import OffsetReader
+from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.connectors.failures import cause_of, is_passing
 from spark_jobs.connectors.kafka import read_range

@@ -5,11 +5,11 @@ from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from include.adapters.kafka.admin import create_topics
-from include.adapters.kafka.offsets import OffsetReader
-from include.adapters.kafka.topic_tail import TopicTail
 from include.contracts.errors import BrokerUnavailable, TableReplaced
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.kafka.admin import create_topics
+from include.kafka.offsets import OffsetReader
+from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.speed import member_preload
 from spark_jobs.speed import members as module

@@ -11,7 +11,6 @@ import psycopg2
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres import stream_progress
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.sessions import SessionLimits
@@ -19,6 +18,7 @@ from include.adapters.postgres.stream_progress import Pending, Progress, StreamP
 from include.contracts.errors import ContractMismatch, DatabaseUnavailable, DriverSuperseded
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.caught_up import wait_until_caught_up
+from include.kafka.offsets import OffsetReader
 from spark_jobs.connectors.kafka import stream_reader
 from spark_jobs.speed import driver_view
 from spark_jobs.speed.driver_state import Batch, DriverState, topics_of

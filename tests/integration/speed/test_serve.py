@@ -9,13 +9,13 @@ from contextlib import closing
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.kafka.record_table import record_table
-from include.adapters.kafka.topic_tail import TopicTail
 from include.adapters.postgres.served_batch import live_columns
 from include.contracts import headers as h
 from include.contracts.errors import BrokerUnavailable, LedgerConflict, MissingRange
 from include.contracts.offsets import OffsetRange
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.kafka.record_table import record_table
+from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.speed import serve as serve_module
 from spark_jobs.speed.detail_decoder import DetailDecoder

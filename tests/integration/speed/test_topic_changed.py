@@ -2,10 +2,10 @@
 
 import pytest
 
-from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.contracts.errors import TopicChanged
 from include.integrity.late_members import find_late_members
+from include.kafka.offsets import OffsetReader
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.speed.positions import position_of
 from tests.support.archive import DAY, OUTPUT, PIPELINE, STREAM, TABLE, Archive, a_board, a_member

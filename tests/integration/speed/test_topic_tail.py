@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.kafka import range_reader
-from include.adapters.kafka.topic_tail import TopicTail
 from include.contracts.errors import BrokerUnavailable
+from include.kafka import range_reader
+from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from tests.support.topic_log import TopicLog
 

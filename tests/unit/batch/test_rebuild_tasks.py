@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.adapters.kafka.record_table import RAW
 from include.contracts.clock import rfc3339
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.kafka.record_table import RAW
 from include.runtime.settings import DatabaseSettings
 from spark_jobs.batch import tasks
 from spark_jobs.batch.blobs import Kind, needed_rows, steps

@@ -2,7 +2,7 @@
 
 import pytest
 
-from include.adapters.kafka.partitioner import murmur2, place
+from include.kafka.partitioner import murmur2, place
 
 
 @pytest.mark.parametrize(

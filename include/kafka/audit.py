@@ -11,12 +11,12 @@ from typing import Any, Literal
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from include.adapters.kafka.access import broker_errors
-from include.adapters.kafka.client_log import client_settings
-from include.adapters.kafka.offsets import OffsetReader
-from include.adapters.kafka.partitioner import partition_of
-from include.adapters.kafka.range_reader import RangeReader
 from include.contracts.topics import PARTITIONER, Topic
+from include.kafka.access import broker_errors
+from include.kafka.client_log import client_settings
+from include.kafka.offsets import OffsetReader
+from include.kafka.partitioner import partition_of
+from include.kafka.range_reader import RangeReader
 from include.runtime.settings import KafkaSettings
 
 TIMEOUT_S = 15

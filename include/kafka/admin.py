@@ -6,12 +6,12 @@ from collections.abc import Collection
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from include.adapters.kafka.access import broker_errors
-from include.adapters.kafka.audit import TIMEOUT_S, alter_command, topic_drifts
-from include.adapters.kafka.client_log import client_settings
 from include.contracts.errors import ContractMismatch
 from include.contracts.pipelines import TOPICS
 from include.contracts.topics import Topic
+from include.kafka.access import broker_errors
+from include.kafka.audit import TIMEOUT_S, alter_command, topic_drifts
+from include.kafka.client_log import client_settings
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.retry import retry_transient
 from include.runtime.settings import KafkaSettings

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
-from include.adapters.kafka.access import broker_errors
-from include.adapters.kafka.client_log import client_settings
 from include.contracts.clock import epoch_ms, instant_of
 from include.contracts.errors import ContractMismatch, TopicChanged
 from include.contracts.offsets import OffsetRange, Offsets
+from include.kafka.access import broker_errors
+from include.kafka.client_log import client_settings
 from include.runtime.kafka_connection import KafkaConnection
 
 TIMEOUT_S = 30

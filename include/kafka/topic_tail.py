@@ -5,10 +5,10 @@ from contextlib import closing
 
 from confluent_kafka import Message
 
-from include.adapters.kafka.range_reader import READ_TIMEOUT_S, RangeReader
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.record_time import record_time
 from include.contracts.reject import Reject
+from include.kafka.range_reader import READ_TIMEOUT_S, RangeReader
 from include.runtime.kafka_connection import KafkaConnection
 
 
