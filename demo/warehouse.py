@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
+from include.database.named import fill, statements
+from include.database.sessions import connect
 from include.runtime.settings import Role, Settings
-from include.sql.named import fill, statements
 
 _QUERIES = Path(__file__).parent / "queries.sql"
 

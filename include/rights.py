@@ -10,10 +10,10 @@ from typing import get_args
 
 from include.adapters.s3.access import bucket_policy
 from include.contracts.errors import ConfigurationError
+from include.database.grants import grants
 from include.kafka.access import Part, acl_commands
 from include.runtime.command import as_command
 from include.runtime.settings import Settings
-from include.sql.grants import grants
 
 
 @as_command

@@ -10,8 +10,8 @@ decide first.
 import argparse
 import sys
 
-from include.adapters.postgres.schema_revision import checked_settings
 from include.contracts.errors import OK
+from include.database.schema_revision import checked_settings
 from include.runtime.command import as_command
 from include.runtime.process_tree import die_with_parent
 from spark_jobs.archive.archiver import archive_topics

@@ -13,9 +13,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
-from include.adapters.postgres.schema_revision import checked_settings
 from include.contracts.day import Day
 from include.contracts.errors import OK
+from include.database.schema_revision import checked_settings
 from include.runtime.command import as_command
 from include.runtime.lineage import lineage_of, rebuild_job
 from include.runtime.process_tree import die_with_parent

@@ -12,10 +12,10 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from include.adapters.postgres.generation_store import GenerationStore
-from include.adapters.postgres.schema_revision import checked_settings
 from include.contracts.day import Day
 from include.contracts.errors import OK
+from include.database.generation_store import GenerationStore
+from include.database.schema_revision import checked_settings
 from include.runtime.command import as_command
 from include.runtime.lineage import lineage_of, rebuild_job
 from include.runtime.process_tree import die_with_parent

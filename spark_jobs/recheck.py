@@ -28,10 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array
-from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.generation_store import GenerationStore
 from include.adapters.postgres.pending_store import PendingRecord
-from include.adapters.postgres.schema_revision import checked_settings
 from include.archive.store import ArchiveStore
 from include.contracts import headers as h
 from include.contracts.clock import rfc3339
@@ -39,6 +36,9 @@ from include.contracts.day import Day
 from include.contracts.errors import LOOK, OK, Retryable
 from include.contracts.record_time import accepted_time, record_time
 from include.contracts.topics import Topic
+from include.database.driver_lease import DriverLease
+from include.database.generation_store import GenerationStore
+from include.database.schema_revision import checked_settings
 from include.integrity.caught_up import wait_until_caught_up
 from include.kafka.offsets import OffsetReader
 from include.kafka.record_table import RAW

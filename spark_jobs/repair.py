@@ -31,13 +31,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.offset_ledger import Move, OffsetLedger, Output
-from include.adapters.postgres.schema_revision import checked_settings
 from include.contracts.clock import Clock, SystemClock
 from include.contracts.day import Day
 from include.contracts.definition import SITE_PIPELINE
 from include.contracts.errors import LOOK, OK, LedgerBeyondEnd, TopicReplaced
+from include.database.driver_lease import DriverLease
+from include.database.offset_ledger import Move, OffsetLedger, Output
+from include.database.schema_revision import checked_settings
 from include.integrity.replaced_topic import take_out_of_cuts
 from include.kafka.offsets import OffsetReader
 from include.runtime.command import as_command

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from include.adapters.postgres.sessions import AUTHENTICATION
+from include.database.sessions import AUTHENTICATION
 from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.kafka_connection import SECRETS as KAFKA_SECRETS
 from include.runtime.kafka_connection import VARIABLES

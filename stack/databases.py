@@ -7,9 +7,9 @@ from psycopg2 import sql
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.login_roles import save_login_role
-from include.adapters.postgres.sessions import SessionLimits, open_session
 from include.contracts.errors import DatabaseUnavailable
+from include.database.login_roles import save_login_role
+from include.database.sessions import SessionLimits, open_session
 from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.settings import libpq_settings, reader_of
 from stack.errors import StackError

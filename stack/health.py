@@ -13,8 +13,8 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from include.adapters.postgres.sessions import SessionLimits, open_session
 from include.contracts.errors import DatabaseUnavailable
+from include.database.sessions import SessionLimits, open_session
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.tls import ClientTls
 from stack.kafka import cluster_id

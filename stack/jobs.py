@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg2.errors
 
-from include.adapters.postgres.sessions import SessionLimits, open_session
+from include.database.sessions import SessionLimits, open_session
 from include.runtime.kafka_connection import SECRETS as KAFKA_SECRETS
 from stack import environment
 from stack.airflow_env import airflow_environment
@@ -40,7 +40,7 @@ def run(job: Job, layout: Layout, settings: Mapping[str, str]) -> None:
             create_databases(settings)
         case name if name in (pipeline_of := migrations(settings)):
             variables = {**variables_of("migrate", settings), "PIPELINE": pipeline_of[name]}
-            _run(job, layout, variables, "include.sql.migrate")
+            _run(job, layout, variables, "include.database.migrate")
         case "topics":
             _run(job, layout, variables_of(job.name, settings), "stack.create_topics")
         case "airflow-migrate":

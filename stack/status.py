@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from include.adapters.postgres.stream_progress import Seen, StreamProgressStore
 from include.contracts.errors import PipelineError
+from include.database.stream_progress import Seen, StreamProgressStore
 from include.integrity.gateways import unsent
 from include.runtime.settings import Settings
 from stack import environment, leftovers

@@ -10,12 +10,12 @@ from typing import Any
 import psycopg2
 from psycopg2 import sql
 
-from include.adapters.postgres.generation_store import table_name
-from include.adapters.postgres.sessions import connect, open_connection
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.database.generation_store import table_name
+from include.database.named import query
+from include.database.sessions import connect, open_connection
 from include.runtime.settings import Settings
-from include.sql.named import query
 from tests.servers import DEFAULTS, PostgresTestServer, postgres_server
 from tests.support.pipeline import migrated
 

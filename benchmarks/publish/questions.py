@@ -10,7 +10,7 @@ import psycopg2
 
 from benchmarks.publish.parts import CUT, DAY, Bench
 from benchmarks.report import Goal, Report
-from include.adapters.postgres.sessions import connect
+from include.database.sessions import connect
 
 _DAYS = 400
 _MOST_ROWS = 8_000

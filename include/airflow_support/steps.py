@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from include.adapters.postgres.generation_store import GenerationStore
 from include.airflow_support.connections import batch_settings, run, task_settings
 from include.airflow_support.days import days_between
 from include.airflow_support.forms import FormError, require_reason
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.errors import PipelineError, Retryable
+from include.database.generation_store import GenerationStore
 from include.gateway.reconcile import DEFAULT_SINCE, Scope, reconcile_sources
 from include.integrity import certificate as certificates
 from include.integrity import covering, days

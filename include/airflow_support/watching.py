@@ -11,12 +11,12 @@ from typing import Any
 from airflow.sdk import Context, Variable
 from airflow.sdk.exceptions import AirflowRuntimeError
 
-from include.adapters.postgres.schema_revision import require_schema
 from include.airflow_support.connections import task_settings
 from include.airflow_support.dag_ids import dag_ids
 from include.airflow_support.notifiers import channels_of
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.errors import DatabaseUnavailable
+from include.database.schema_revision import require_schema
 from include.integrity import audit
 from include.integrity.alert_store import AlertStore
 from include.integrity.day_status import rate_text

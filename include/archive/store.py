@@ -11,13 +11,13 @@ from typing import Literal, NamedTuple
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
-from include.adapters.postgres.offset_ledger import move_partitions, open_partitions
-from include.adapters.postgres.sessions import connect, hold_lock
 from include.contracts.errors import LedgerConflict, Retryable
 from include.contracts.offsets import Offsets
+from include.database.named import query
+from include.database.offset_ledger import move_partitions, open_partitions
+from include.database.sessions import connect, hold_lock
 from include.runtime.failpoints import failpoint
 from include.runtime.settings import DatabaseSettings
-from include.sql.named import query
 
 CONSUMER = "archive"
 MARKER = "archive.json"  # in the archive's folder: the id of its catalogue

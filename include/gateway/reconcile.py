@@ -43,20 +43,20 @@ from pathlib import Path
 from include.adapters.files.cluster_file import require_own_cluster
 from include.adapters.files.fallback_store import require_store
 from include.adapters.kafka.producer import KafkaProducer
-from include.adapters.postgres.schema_revision import require_schema
-from include.adapters.postgres.sessions import LONG, connect, open_connection
 from include.adapters.postgres.unpublished_rows import Timeline, UnpublishedRow, UnpublishedRows, WrittenBack
 from include.adapters.published_versions import iter_store, iter_topic
 from include.contracts.clock import Clock, SystemClock, rfc3339
 from include.contracts.errors import LOOK, OK, BrokerUnavailable, PipelineError, Retryable
 from include.contracts.site import BOARD, MEMBER
 from include.contracts.topics import Topic
+from include.database.named import query
+from include.database.schema_revision import require_schema
+from include.database.sessions import LONG, connect, open_connection
 from include.gateway.intake import row_record
 from include.gateway.ports import Producer, Record
 from include.gateway.supervision import rule_for
 from include.runtime.command import as_command
 from include.runtime.settings import Settings, pipeline_names
-from include.sql.named import query
 
 log = logging.getLogger("include.gateway.reconcile")
 

@@ -5,11 +5,11 @@ import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from include.adapters.postgres.sessions import connect
 from include.contracts.clock import rfc3339
+from include.database.named import query
+from include.database.sessions import connect
 from include.integrity.findings import Finding, Notice
 from include.runtime.settings import Role, Settings
-from include.sql.named import query
 
 
 def open_alerts(settings: Settings, role: Role = "batch") -> list[Finding]:

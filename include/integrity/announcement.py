@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
 from include.contracts.errors import NothingBuilt
+from include.database.named import query
+from include.database.sessions import connect
 from include.integrity.publication_history import Shown
 from include.runtime.settings import Settings
-from include.sql.named import query
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
 from include.contracts.errors import PipelineError
+from include.database.named import query
+from include.database.sessions import connect
 from include.integrity.comparison import Differences, diff, select_generation
 from include.integrity.unexplained import Seen, Unexplained, select_unexplained
 from include.runtime.settings import Settings
-from include.sql.named import query
 
 
 class AskedBefore(PipelineError):

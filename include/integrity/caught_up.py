@@ -4,12 +4,12 @@ import logging
 import time
 from dataclasses import dataclass
 
-from include.adapters.postgres.sessions import connect
 from include.contracts.offsets import Offsets
+from include.database.named import query
+from include.database.sessions import connect
 from include.integrity.late_members import find_late_members
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Role, Settings
-from include.sql.named import query
 
 log = logging.getLogger(__name__)
 

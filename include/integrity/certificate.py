@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
-from include.adapters.postgres.generation_store import measurement
-from include.adapters.postgres.sessions import connect
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.contracts.errors import BalanceBroken, NothingBuilt, Retryable
+from include.database.generation_store import measurement
+from include.database.named import pipeline_of, query
+from include.database.sessions import connect
 from include.integrity.caught_up import SpeedLayerLag, catch_up
 from include.integrity.day_checks import check_day
 from include.integrity.gateway_stores import MissingStore, missing_stores, missing_stores_term, note_stores
 from include.integrity.gateways import Unsent, unsent
 from include.runtime.settings import Settings
-from include.sql.named import pipeline_of, query
 
 log = logging.getLogger(__name__)
 

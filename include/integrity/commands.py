@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from include.adapters.postgres.schema_revision import checked_settings
 from include.airflow_support.days import require_rebuildable
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.errors import WrongArguments
+from include.database.schema_revision import checked_settings
 from include.gateway.client import ReplayReport
 from include.integrity import caught_up, certificate, comparison, days, gateways, pruning, publication, whereabouts
 from include.integrity.audit import audit_kafka

@@ -7,13 +7,13 @@ from typing import Any
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.contracts.errors import BalanceBroken, NothingBuilt
+from include.database.named import COORDINATES, query
+from include.database.sessions import connect
 from include.integrity.verified import insert_corrections, save_verified
 from include.runtime.settings import Settings
-from include.sql.named import COORDINATES, query
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from functools import partial
 from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.day import Day
+from include.database.named import query
 from include.integrity.day_turn import DayShows, in_turn
 from include.integrity.publication_history import Shown
 from include.runtime.settings import Settings
-from include.sql.named import query
 
 log = logging.getLogger(__name__)
 

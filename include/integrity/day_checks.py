@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.sessions import connect
-from include.adapters.postgres.shown_boards import a_few_at_a_time
 from include.contracts.errors import PipelineError
+from include.database.named import pipeline_of, query
+from include.database.sessions import connect
+from include.database.shown_keys import a_few_at_a_time
 from include.runtime.settings import Settings
-from include.sql.named import pipeline_of, query
 
 log = logging.getLogger(__name__)
 

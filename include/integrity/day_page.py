@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
+from include.database.named import query
+from include.database.sessions import connect
 from include.integrity.certificate import Term
 from include.integrity.page_model import DayRow, load_rows
 from include.integrity.publication import PublicationRow
 from include.runtime.settings import Settings
-from include.sql.named import query
 
 SAMPLES = 20  # rows shown of each class
 

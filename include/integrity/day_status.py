@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.sessions import connect
+from include.database.named import query
+from include.database.sessions import connect
 from include.integrity.author import Author
 from include.integrity.days import Window, select_window
 from include.integrity.publication_history import Action
 from include.runtime.settings import Role, Settings
-from include.sql.named import query
 
 
 @dataclass(frozen=True)

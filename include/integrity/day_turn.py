@@ -9,13 +9,13 @@ from typing import TypeVar
 from psycopg2.errors import DeadlockDetected, LockNotAvailable
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.sessions import HOUR_S, SessionLimits, connect
 from include.contracts.day import Day
 from include.contracts.errors import DatabaseUnavailable, DayBusy
+from include.database.named import query
+from include.database.sessions import HOUR_S, SessionLimits, connect
 from include.integrity.publication_history import Shown
 from include.runtime.failpoints import failpoint
 from include.runtime.settings import Settings
-from include.sql.named import query
 
 log = logging.getLogger(__name__)
 

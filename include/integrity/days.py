@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.sessions import connect
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.errors import PipelineError
+from include.database.named import query
+from include.database.sessions import connect
 from include.integrity.day_checks import check_days, mark_left_days
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Role, Settings
-from include.sql.named import query
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.sessions import connect
 from include.contracts.errors import ConfigurationError, PipelineError, Retryable
+from include.database.named import query
+from include.database.sessions import connect
 from include.integrity.gateways import Unsent, unsent, unsent_or_reason
 from include.runtime.settings import Settings
-from include.sql.named import query
 
 log = logging.getLogger(__name__)
 

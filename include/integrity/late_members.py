@@ -14,18 +14,18 @@ from confluent_kafka import Message
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
-from include.adapters.postgres.offset_ledger import move_partitions, open_partitions
-from include.adapters.postgres.sessions import connect
 from include.contracts.fields import record_id
 from include.contracts.offsets import Offsets
 from include.contracts.record_time import accepted_time, record_time
 from include.contracts.topics import Topic
 from include.contracts.versions import accepted_version
+from include.database.named import query
+from include.database.offset_ledger import move_partitions, open_partitions
+from include.database.sessions import connect
 from include.integrity.day_checks import Ends, mark_days_dirty
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from include.runtime.settings import Settings
-from include.sql.named import query
 
 log = logging.getLogger(__name__)
 

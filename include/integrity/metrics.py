@@ -13,9 +13,10 @@ import psycopg2
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from include.adapters.postgres.sessions import connect
-from include.adapters.postgres.stream_progress import Pending
 from include.contracts.errors import ConfigurationError, DatabaseUnavailable
+from include.database.named import query
+from include.database.sessions import connect
+from include.database.stream_progress import Pending
 from include.integrity.audit import AUDITED, STREAM_AUDITED
 from include.integrity.day_status import DayStatus, select_days
 from include.integrity.days import Window
@@ -23,7 +24,6 @@ from include.integrity.snapshot import Snapshot, WatchedDay
 from include.integrity.watch import CONDITIONS, day_expiring, day_not_certified, lost_days
 from include.runtime.metrics_page import metrics_page
 from include.runtime.settings import AlertSettings, Settings
-from include.sql.named import query
 
 log = logging.getLogger(__name__)
 

@@ -22,11 +22,11 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse
 from psycopg2.errors import QueryCanceled
 
-from include.adapters.postgres.sessions import SessionLimits
 from include.airflow_support.dag_ids import dag_ids
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day, DayFormatError
 from include.contracts.errors import ConfigurationError, DatabaseUnavailable
+from include.database.sessions import SessionLimits
 from include.integrity import page_figures, whereabouts
 from include.integrity.day_page import SAMPLES, DayPage, Difference, load_day, load_difference
 from include.integrity.days import MAX_DAYS

@@ -3,8 +3,8 @@
 import datetime as dt
 from dataclasses import dataclass
 
-from include.adapters.postgres.sessions import connect
 from include.airflow_support.dag_ids import dag_ids
+from include.database.sessions import connect
 from include.integrity.day_status import DayStatus, select_days
 from include.integrity.days import Window
 from include.integrity.texts import Message

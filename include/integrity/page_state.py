@@ -8,9 +8,9 @@ from typing import Any
 
 import psycopg2
 
-from include.adapters.postgres.stream_progress import Pending, Seen
 from include.contracts.clock import SystemClock
 from include.contracts.errors import PipelineError
+from include.database.stream_progress import Pending, Seen
 from include.integrity.alert_store import open_alerts
 from include.integrity.days import Window, waiting_days
 from include.integrity.findings import Finding

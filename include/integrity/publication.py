@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.generation_tables import is_attached
-from include.adapters.postgres.sessions import connect
-from include.adapters.postgres.shown_boards import array
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.errors import BalanceBroken, NothingBuilt, PipelineError, StaleRun
+from include.database.generation_tables import is_attached
+from include.database.named import pipeline_of, query
+from include.database.sessions import connect
+from include.database.shown_keys import array
 from include.integrity.author import Author
 from include.integrity.covering import uncover
 from include.integrity.day_checks import check_after_move, request_check
@@ -28,7 +29,6 @@ from include.integrity.unexplained import Seen, require_accepted
 from include.integrity.verified import compare_served_since, require_verified
 from include.runtime.failpoints import failpoint
 from include.runtime.settings import Settings
-from include.sql.named import pipeline_of, query
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ import logging
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
+from include.database.named import query
+from include.database.sessions import connect
 from include.integrity.covering import cover
 from include.integrity.day_checks import mark_days_dirty
 from include.integrity.day_turn import DayShows, in_turn
 from include.runtime.settings import Settings
-from include.sql.named import query
 
 log = logging.getLogger(__name__)
 

@@ -3,10 +3,10 @@
 import datetime as dt
 from dataclasses import dataclass
 
-from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
+from include.database.named import query
+from include.database.sessions import connect
 from include.runtime.settings import Settings
-from include.sql.named import query
 
 
 @dataclass(frozen=True)

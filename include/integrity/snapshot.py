@@ -4,17 +4,17 @@ import datetime as dt
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from include.adapters.postgres.sessions import connect
-from include.adapters.postgres.stream_progress import Pending, Seen, StreamProgressStore
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.errors import BrokerUnavailable, ContractMismatch
+from include.database.named import query
+from include.database.sessions import connect
+from include.database.stream_progress import Pending, Seen, StreamProgressStore
 from include.integrity.days import Window, days_in_topic, select_window, unpublished_days
 from include.integrity.gateway_stores import MissingStore, missing_stores, note_stores
 from include.integrity.gateways import Unsent, unsent_or_reason
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Role, Settings, listed_pipelines
-from include.sql.named import query
 
 GATEWAY_TIMEOUT_S = 10.0
 

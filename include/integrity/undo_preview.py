@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.day import Day
+from include.database.named import query
 from include.integrity.day_page import GenerationRow
 from include.integrity.day_turn import DayShows, in_turn
 from include.integrity.publication import require_showable, target_of
 from include.integrity.publication_history import Action, Shown
 from include.runtime.settings import Settings
-from include.sql.named import query
 
 
 @dataclass(frozen=True)

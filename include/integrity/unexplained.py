@@ -12,7 +12,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.day import Day
 from include.contracts.errors import PipelineError
-from include.sql.named import query
+from include.database.named import query
 
 
 class RowsWouldVanish(PipelineError):

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.offset_ledger import select_entries
-from include.adapters.postgres.shown_boards import array, shown_elsewhere
 from include.contracts.day import Day
 from include.contracts.errors import PipelineError
+from include.database.named import COORDINATES, pipeline_of, query
+from include.database.offset_ledger import select_entries
+from include.database.shown_keys import array, shown_elsewhere
 from include.integrity.publication_history import Shown
-from include.sql.named import COORDINATES, pipeline_of, query
 
 Position = Mapping[str, Mapping[str, int]]  # topic id → partition → next offset
 

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.sessions import LONG, SessionLimits, connect
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.contracts.errors import ConfigurationError, ContractMismatch, Retryable, WrongArguments
+from include.database.named import query
+from include.database.sessions import LONG, SessionLimits, connect
 from include.integrity.comparison import Sample, sample_of
 from include.integrity.deadline import Deadline
 from include.integrity.gateway_stores import missing_stores
@@ -19,7 +20,6 @@ from include.integrity.gateways import Unsent, unsent
 from include.integrity.texts import Message
 from include.integrity.topic_traces import Coordinates, Trace, origins, untaken_records
 from include.runtime.settings import Role, Settings
-from include.sql.named import query
 
 log = logging.getLogger(__name__)
 

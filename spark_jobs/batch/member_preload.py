@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from include.adapters.arrow_rows import member_schema
-from include.adapters.postgres.generation_store import GenerationStore
 from include.contracts.definition import Definition
+from include.database.generation_store import GenerationStore
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.batch.splits import Split, TopicSplit, read_topic

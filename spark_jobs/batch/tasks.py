@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array, candidate_schema, first_header, member_schema, numbers
-from include.adapters.postgres.arrow_copy import copy_rows
-from include.adapters.postgres.generation_store import Counts, GenerationStore, Part
 from include.contracts.day import Day
 from include.contracts.definition import Definition
+from include.database.arrow_copy import copy_rows
+from include.database.generation_store import Counts, GenerationStore, Part
 from include.kafka.record_table import RAW
 from include.runtime.failpoints import failpoint
 from include.runtime.kafka_connection import KafkaConnection

@@ -13,15 +13,15 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from include.adapters.postgres.driver_lease import DriverLease, LeaseTaken
-from include.adapters.postgres.kept_zone import require_zone
-from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingStore
-from include.adapters.postgres.schema_revision import require_schema
-from include.adapters.postgres.stream_progress import StreamProgressStore
 from include.contracts.clock import ClockSteps, SystemClock
 from include.contracts.definition import Definition
 from include.contracts.errors import ConfigurationError, Retryable, Transient
+from include.database.driver_lease import DriverLease, LeaseTaken
+from include.database.kept_zone import require_zone
+from include.database.offset_ledger import OffsetLedger
+from include.database.schema_revision import require_schema
+from include.database.stream_progress import StreamProgressStore
 from include.kafka.offsets import OffsetReader
 from include.runtime.lineage import lineage_of, stream_job
 from include.runtime.settings import Settings

@@ -4,8 +4,8 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from include.adapters.postgres.stream_progress import Pending, Progress
 from include.contracts.clock import rfc3339
+from include.database.stream_progress import Pending, Progress
 from spark_jobs.speed.driver_state import Batch, Done, Query, TableSize
 from spark_jobs.speed.lag import Held, Lag
 from spark_jobs.speed.query_watch import SparkBatch

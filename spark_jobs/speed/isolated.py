@@ -5,10 +5,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.stream_trials import StreamTrials
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.reject import Reject
+from include.database.driver_lease import DriverLease
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import read_as_rejects
 from spark_jobs.connectors.failures import is_passing

@@ -13,7 +13,6 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.pending_store import Coordinates, PendingRecord, PendingStore, StoredRecord
 from include.contracts import headers as h
 from include.contracts.clock import instant_of
@@ -22,6 +21,7 @@ from include.contracts.definition import Definition
 from include.contracts.errors import DatabaseUnavailable
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.reject import Reject
+from include.database.driver_lease import DriverLease
 from include.runtime.failpoints import failpoint, failpoint_records
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.retry import NO_LIMIT, retry_transient

@@ -3,10 +3,10 @@
 import logging
 import threading
 
-from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.contracts.errors import DatabaseUnavailable
 from include.contracts.offsets import Offsets
+from include.database.driver_lease import DriverLease
+from include.database.offset_ledger import OffsetLedger
 
 log = logging.getLogger(__name__)
 

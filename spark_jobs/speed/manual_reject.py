@@ -6,13 +6,13 @@ import re
 import socket
 from dataclasses import dataclass
 
-from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingStore
 from include.contracts.definition import Definition
 from include.contracts.errors import ConfigurationError, MissingRange
 from include.contracts.offsets import OffsetRange
 from include.contracts.reject import Reject
+from include.database.driver_lease import DriverLease
+from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import read_as_rejects
 from include.runtime.settings import DatabaseSettings

@@ -11,10 +11,10 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.stream_progress import Pending, StreamProgressStore
 from include.contracts.clock import Clock, SystemClock
 from include.contracts.errors import ConfigurationError, DriverSuperseded, PipelineError
+from include.database.driver_lease import DriverLease
+from include.database.stream_progress import Pending, StreamProgressStore
 from include.kafka.offsets import OffsetReader
 from spark_jobs.speed.driver_state import DriverState, Query
 from spark_jobs.speed.driver_view import LONGEST_WAIT_S, DriverView, QueryView

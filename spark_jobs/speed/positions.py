@@ -7,10 +7,10 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.offset_ledger import Entry, OffsetLedger
 from include.contracts.errors import LedgerBeyondEnd, PositionRefused, RangeExpired, TopicReplaced
 from include.contracts.offsets import Offsets
+from include.database.driver_lease import DriverLease
+from include.database.offset_ledger import Entry, OffsetLedger
 from include.kafka.offsets import OffsetReader
 
 SEVEREST_FIRST = (TopicReplaced, LedgerBeyondEnd, RangeExpired)

@@ -4,11 +4,11 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from include.adapters.postgres.sessions import connect
 from include.contracts.errors import TopicReplaced
+from include.database.named import query
+from include.database.sessions import connect
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import DatabaseSettings
-from include.sql.named import query
 from spark_jobs.speed.positions import remedy
 
 

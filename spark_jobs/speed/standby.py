@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from include.adapters.postgres.driver_lease import DriverLease, Holder
 from include.contracts.errors import Transient
+from include.database.driver_lease import DriverLease, Holder
 
 log = logging.getLogger(__name__)
 

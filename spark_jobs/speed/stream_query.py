@@ -11,13 +11,13 @@ from typing import ClassVar, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingStore
 from include.adapters.postgres.stream_trials import StreamTrials
 from include.contracts.definition import Definition
 from include.contracts.errors import PipelineError, Retryable
 from include.contracts.offsets import OffsetRange, Offsets
+from include.database.driver_lease import DriverLease
+from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
 from include.runtime.retry import NO_LIMIT, retry_transient
 from include.runtime.settings import Settings

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from include.adapters.postgres.generation_store import GenerationStore
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.errors import MissingRange
+from include.database.generation_store import GenerationStore
 from tests.dags.rendering import REQUEST, rendered
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.publication import publish

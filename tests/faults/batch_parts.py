@@ -20,10 +20,10 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from include.contracts.day import Day
+from include.database.named import fill
 from include.runtime.failpoints import FOLDER_VARIABLE, VARIABLE
 from include.runtime.process_tree import descendants, kill_with_children
 from include.runtime.settings import DEFAULT_PIPELINE, Settings
-from include.sql.named import fill
 from stack import leftovers
 from stack.environment import MARKER
 from tests.faults.batch_plan import CLOCKS_S, Effect, Fault

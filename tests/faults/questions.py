@@ -34,18 +34,18 @@ import psycopg2
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.archive.store import ArchiveBusy, ArchiveStore
 from include.contracts.clock import SystemClock, epoch_ms, rfc3339
 from include.contracts.day import Day
 from include.contracts.errors import OK
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from include.contracts.topics import Topic
+from include.database.named import fill
+from include.database.offset_ledger import OffsetLedger
 from include.integrity.comparison import verify
 from include.integrity.publication import publish
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Settings
-from include.sql.named import fill
 from spark_jobs import repair
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.check import verify_archive

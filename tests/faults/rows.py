@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import msgspec
 from confluent_kafka import Message
 
-from include.adapters.postgres.sessions import connect
 from include.contracts.clock import rfc3339
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
+from include.database.sessions import connect
 from include.runtime.settings import DatabaseSettings
 from tests.faults.closed_load import ClosedLoad
 from tests.faults.connection import Answer, Connection, Unanswered

@@ -16,8 +16,8 @@ from typing import Any
 import psycopg2
 from confluent_kafka import Producer
 
+from include.database.named import COORDINATES, fill
 from include.runtime.settings import DEFAULT_PIPELINE, Settings
-from include.sql.named import COORDINATES, fill
 from tests.faults.stream_bulk import bulk_of_table_records, large_records, many_pending
 from tests.faults.stream_driver import Driver
 from tests.faults.stream_plan import OF_A_RECORD, Effect, Fault, Plan

@@ -12,13 +12,13 @@ from contextlib import closing, suppress
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.postgres.generation_store import GenerationStore
-from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.archive.store import ArchiveStore, Batch
 from include.contracts.clock import SystemClock, epoch_ms
 from include.contracts.day import Day
 from include.contracts.errors import DriverSuperseded, TableReplaced
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.database.generation_store import GenerationStore
+from include.database.offset_ledger import OffsetLedger
 from include.integrity.days import days_in_topic
 from include.integrity.snapshot import _unarchived
 from include.kafka.audit import misplaced_records

@@ -3,7 +3,7 @@
 import pytest
 from psycopg2 import sql
 
-from include.sql.named import _filled
+from include.database.named import _filled
 from tests.support import mutations
 from tests.support.kept_sessions import kept_sessions
 from tests.support.pipeline import rows

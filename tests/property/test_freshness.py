@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.adapters.postgres.stream_progress import Progress, StreamProgressStore
 from include.contracts.clock import SystemClock
+from include.database.stream_progress import Progress, StreamProgressStore
 from spark_jobs.speed.lag import TopicEnds
 from tests.support.examples import examples
 from tests.support.pipeline import migrated, rows

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.adapters.postgres.sessions import connect
+from include.database.sessions import connect
 from include.integrity import gateway_stores
 from include.integrity.gateway_stores import (
     NotMissing,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.pending_store import PendingRecord, PendingStore
+from include.database.driver_lease import DriverLease
 from spark_jobs.speed.pending import PendingPages
 from tests.support.pipeline import migrated, rows
 

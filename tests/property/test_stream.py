@@ -15,13 +15,13 @@ import pytest
 from hypothesis import Phase, given
 from hypothesis import strategies as st
 
-from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.live_table_sink import LiveTableSink
-from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingStore
 from include.contracts.clock import rfc3339
 from include.contracts.offsets import OffsetRange
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.database.driver_lease import DriverLease
+from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from spark_jobs.speed.driver_state import DriverState

@@ -23,9 +23,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from include.adapters.postgres.offset_ledger import OffsetLedger, Output
 from include.adapters.postgres.pending_store import PendingRecord, PendingStore
 from include.contracts.errors import NothingBuilt, StaleRun
+from include.database.offset_ledger import OffsetLedger, Output
 from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.day_checks import check_days, mark_left_days

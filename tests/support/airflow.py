@@ -5,8 +5,8 @@ from zoneinfo import ZoneInfo
 
 import httpx
 
-from include.adapters.postgres.sessions import connect
 from include.contracts.clock import rfc3339
+from include.database.sessions import connect
 from include.kafka.offsets import OffsetReader
 from tests.fakes.events import board
 from tests.servers import wait_until

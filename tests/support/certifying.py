@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from include.contracts.day import Day
+from include.database.named import query
 from include.integrity.caught_up import SpeedLayerLag
 from include.integrity.certificate import AskGateways, CatchUp, Certificate, certify
 from include.integrity.gateways import Unsent
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Settings
-from include.sql.named import query
 from tests.support.pipeline import rows
 
 STORE, OTHER_STORE = "6f3f8f0c-3b0e-4d0b-9a54-0d9f3c7e2b11", "b7d7a3c2-7a1f-4f5e-8a55-52a0a3c0c8de"

@@ -10,8 +10,8 @@ from unittest.mock import patch
 import psycopg2
 import psycopg2.extensions
 
+from include.database.named import PipelineConnection
 from include.runtime.settings import Settings
-from include.sql.named import PipelineConnection
 from tests.servers import wait_until
 from tests.support.sessions import execute
 

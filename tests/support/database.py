@@ -1,7 +1,7 @@
 """A migrated database of a test's own."""
 
+from include.database.migrate import migrate
 from include.runtime.settings import DatabaseSettings, Settings
-from include.sql.migrate import migrate
 from tests.servers import PostgresTestServer
 
 PASSWORDS = {

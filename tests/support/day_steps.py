@@ -14,14 +14,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import include.adapters.postgres.sessions as sessions
+import include.database.sessions as sessions
 from include.airflow_support import steps
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
+from include.database.named import PipelineConnection
 from include.integrity.comparison import select_generation
 from include.integrity.unexplained import select_unexplained
 from include.runtime.settings import Settings
-from include.sql.named import PipelineConnection
 from tests.support.serving import build, row
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ import psycopg2
 import pytest
 from psycopg2.extensions import connection as Connection
 
-from include.sql.named import PipelineConnection
+from include.database.named import PipelineConnection
 
 
 @contextmanager

@@ -7,8 +7,8 @@ import random
 import threading
 from collections.abc import Iterator
 
-from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
+from include.database.sessions import connect
 from include.integrity.comparison import verify
 from include.runtime.settings import Settings
 from tests.support.certifying import certify_alone

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from include.adapters.postgres import schema_revision
+from include.database import schema_revision
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = schema_revision.VERSIONS.relative_to(ROOT)

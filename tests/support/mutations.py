@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import example
 
+from include.database import named
 from include.integrity import day_checks, late_members, publication
 from include.integrity.day_turn import in_turn
 from include.runtime.settings import Settings
-from include.sql import named
 from tests.support.pipeline import rows
 
 MUTATION = os.environ.get("SERVING_MUTATION")

@@ -13,8 +13,8 @@ import psycopg2
 from confluent_kafka import Producer
 
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
+from include.database.migrate import migrate
 from include.runtime.settings import DEFAULT_PIPELINE, Role, Settings
-from include.sql.migrate import migrate
 from stack.layout import Layout
 from tests.servers import KafkaServer, PostgresTestServer
 from tests.support.broker import make_pipeline_topics

@@ -12,8 +12,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from demo.airflow_client import AirflowClient, AirflowUnavailable
+from include.database.migrate import migrate
 from include.runtime.settings import Settings, pipeline_names
-from include.sql.migrate import migrate
 from stack import env_file, leftovers
 from stack.airflow_env import COMPONENTS, TASK_COMPONENT, airflow_environment, write_password_file
 from stack.databases import create_databases

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
-from include.sql.named import PipelineConnection
+from include.database.named import PipelineConnection
 
 _REQUESTS = ("list_topics", "describe_topics", "list_offsets")
 _WAIT_S = 5.0  # an event that waits for a lock of the transaction that asks goes on after it

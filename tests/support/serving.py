@@ -12,18 +12,18 @@ from typing import Any
 import pyarrow as pa
 from psycopg2.extras import execute_values
 
-from include.adapters.postgres.arrow_copy import copy_rows
-from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.generation_store import Counts, Excluded, GenerationStore, Part
 from include.adapters.postgres.live_table import Applied
 from include.adapters.postgres.live_table_sink import LiveTableSink
-from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.served_batch import records_schema
-from include.adapters.postgres.sessions import SessionLimits, connect
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.database.arrow_copy import copy_rows
+from include.database.driver_lease import DriverLease
+from include.database.generation_store import Counts, Excluded, GenerationStore, Part
+from include.database.named import COORDINATES, query
+from include.database.offset_ledger import OffsetLedger
+from include.database.sessions import SessionLimits, connect
 from include.runtime.settings import Settings
-from include.sql.named import COORDINATES, query
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch
 from spark_jobs.speed.driver_state import DriverState
 from tests.servers import wait_until

@@ -3,9 +3,9 @@
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.contracts.errors import BrokerUnavailable, ContractMismatch
+from include.database.driver_lease import DriverLease
+from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import Settings

@@ -9,7 +9,7 @@ from spark_jobs.connectors.code_zip import FOLDER, code_configuration
 TASKS = """
 import spark_jobs.batch.worker_daemon
 from include.contracts.pipelines import PIPELINES
-from include.sql.named import QUERIES
+from include.database.named import QUERIES
 print(spark_jobs.batch.worker_daemon.__file__, *PIPELINES, len(list(QUERIES.iterdir())) > 5)
 """
 

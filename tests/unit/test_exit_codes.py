@@ -34,7 +34,7 @@ COMMANDS = {
     "include.gateway.reconcile": [],
     "include.gateway.replay": [],
     "include.integrity.__main__": ["status"],
-    "include.sql.migrate": [],
+    "include.database.migrate": [],
     "spark_jobs.archive_day": ["--run-id", "r"],
     "spark_jobs.forget": ["--key", "7", "--reason", "r"],
     "spark_jobs.rebuild_day": ["--run-id", "r", "--day", "2026-11-20"],

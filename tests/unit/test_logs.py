@@ -91,7 +91,7 @@ def test_the_format_is_text_by_default_and_checked():
     [
         ("/opt/pipeline/include/gateway/__main__.py", "gateway"),
         ("spark_jobs/stream.py", "stream"),
-        ("include/sql/migrate.py", "migrate"),
+        ("include/database/migrate.py", "migrate"),
     ],
 )
 def test_a_component_is_named_after_its_command(file, component):

@@ -9,9 +9,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
-from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.live_table import Applied, write_rows
-from include.adapters.postgres.offset_ledger import REPLACED, move_partitions, open_partitions
 from include.adapters.postgres.served_batch import (
     ends_of,
     instant,
@@ -21,13 +19,15 @@ from include.adapters.postgres.served_batch import (
     repeated_sources,
     valid_rows,
 )
-from include.adapters.postgres.sessions import SessionLimits, open_connection
-from include.adapters.postgres.sink_errors import as_own, reason_of_refusal
 from include.contracts.errors import LedgerConflict
 from include.contracts.reject import Reject
+from include.database.driver_lease import DriverLease
+from include.database.named import query
+from include.database.offset_ledger import REPLACED, move_partitions, open_partitions
+from include.database.sessions import SessionLimits, open_connection
+from include.database.sink_errors import as_own, reason_of_refusal
 from include.runtime.failpoints import failpoint
 from include.runtime.settings import DatabaseSettings
-from include.sql.named import query
 
 Offsets = Mapping[int, int]
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
-from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.sessions import KeptConnection
-from include.adapters.postgres.shown_boards import array, day_number, newest_shown
 from include.contracts.reject import Reject
+from include.database.driver_lease import DriverLease
+from include.database.named import query
+from include.database.sessions import KeptConnection
+from include.database.shown_keys import array, day_number, newest_shown
 from include.runtime.settings import DatabaseSettings
-from include.sql.named import query
 
 PAGE = 1_000
 PAGE_BYTES = 4 << 20

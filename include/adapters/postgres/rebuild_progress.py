@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from include.adapters.postgres.sessions import KeptConnection
 from include.contracts.day import Day
 from include.contracts.errors import DatabaseUnavailable
+from include.database.named import query
+from include.database.sessions import KeptConnection
 from include.runtime.settings import DatabaseSettings
-from include.sql.named import query
 
 log = logging.getLogger(__name__)
 

@@ -3,10 +3,10 @@
 import json
 from typing import Any, NamedTuple
 
-from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.sessions import KeptConnection
+from include.database.driver_lease import DriverLease
+from include.database.named import query
+from include.database.sessions import KeptConnection
 from include.runtime.settings import DatabaseSettings
-from include.sql.named import query
 
 
 class Trial(NamedTuple):

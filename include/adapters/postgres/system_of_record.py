@@ -16,7 +16,6 @@ import psycopg2
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.sessions import SessionLimits, open_connection
 from include.contracts.clock import rfc3339
 from include.contracts.errors import DatabaseClockAhead, DatabaseUnavailable
 from include.contracts.fields import snake_case
@@ -24,9 +23,10 @@ from include.contracts.site import BOARD, BOARD_DETAIL_PIPELINE, MEMBER
 from include.contracts.topics import Topic
 from include.contracts.validation import parse_timestamp
 from include.contracts.versions import GATEWAY_MARGIN, dated_ahead
+from include.database.named import query
+from include.database.sessions import SessionLimits, open_connection
 from include.gateway.ports import ChangeKey, GatewayClock, KeyReused, Saved
 from include.runtime.settings import DatabaseSettings
-from include.sql.named import query
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.shown_boards import array, newest_shown
-from include.sql.named import query
+from include.database.named import query
+from include.database.shown_keys import array, newest_shown
 
 
 def set_tombstone_days(cursor: Cursor) -> set[int]:

@@ -17,8 +17,8 @@ from include.adapters.published_versions import PublishedVersion
 from include.contracts.errors import DatabaseUnavailable
 from include.contracts.site import BOARD, MEMBER
 from include.contracts.topics import Topic
+from include.database.named import query
 from include.gateway.ports import Saved
-from include.sql.named import query
 
 _BATCH = 10_000
 _FETCH = 100  # small, because a document can be large and all of them must fit into the producer's buffer

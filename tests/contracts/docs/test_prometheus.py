@@ -14,7 +14,7 @@ import yaml
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from include.adapters.postgres.stream_progress import Pending
+from include.database.stream_progress import Pending
 from include.integrity.day_status import DayStatus
 from include.integrity.days import Window
 from include.integrity.metrics import BatchMetrics, BatchState

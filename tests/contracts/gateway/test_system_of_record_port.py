@@ -11,12 +11,12 @@ from datetime import timedelta
 import psycopg2
 import pytest
 
-from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.errors import DatabaseClockAhead, DatabaseUnavailable
 from include.contracts.site import BOARD, MEMBER
 from include.contracts.validation import violations
+from include.database.sessions import connect
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.ports import ChangeKey, KeyReused, SystemOfRecord
 from tests.fakes.gateway import FixedClock, MemorySystemOfRecord

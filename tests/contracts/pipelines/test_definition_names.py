@@ -11,8 +11,8 @@ import psycopg2
 import pytest
 
 from include.contracts.definition_file import load_definition
-from include.sql.migrate import migrate
-from include.sql.named import QUERIES, query, statements
+from include.database.migrate import migrate
+from include.database.named import QUERIES, query, statements
 from tests.contracts.sql.test_evolution import settings_of
 from tests.support.words import is_accepted, orders_with, words_of_statements
 

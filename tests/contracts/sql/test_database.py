@@ -9,8 +9,8 @@ import pytest
 from include.contracts.errors import ConfigurationError
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.validation import parse_timestamp
-from include.sql.migrate import migrate
-from include.sql.named import COORDINATES, QUERIES, fill
+from include.database.migrate import migrate
+from include.database.named import COORDINATES, QUERIES, fill
 from tests.support.pipeline import migrated, rows
 
 COLUMNS = """

@@ -9,13 +9,13 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from include.adapters.postgres.schema_revision import require_schema
 from include.contracts.definition_file import load_definition
 from include.contracts.errors import ContractMismatch, DatabaseUnavailable
 from include.contracts.evolution import compare, kept_form
+from include.database import migrate as migration
+from include.database.migrate import migrate
+from include.database.schema_revision import require_schema
 from include.runtime.settings import Settings
-from include.sql import migrate as migration
-from include.sql.migrate import migrate
 from tests.support.catalogue import catalogue
 from tests.support.database import database_environment
 from tests.support.evolved import NEW_COLUMNS, evolved
@@ -129,7 +129,7 @@ def test_builds_have_the_columns_too(made):
 def test_processes_refuse_a_database_without_the_columns(made):
     settings = made("behind", *NEW_COLUMNS)
     for role in ("stream", "batch"):
-        message = r"database behind lacks columns .*\(customer_segment, channel\).*python -m include.sql.migrate"
+        message = r"database behind lacks columns .*\(customer_segment, channel\).*python -m include.database.migrate"
         with pytest.raises(ContractMismatch, match=message):
             require_schema(settings.database, role)
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from include.adapters.postgres.schema_revision import newest_revision, require_schema, revisions
 from include.airflow_support import steps
 from include.contracts.errors import ContractMismatch
+from include.database.migrate import migrate
+from include.database.schema_revision import newest_revision, require_schema, revisions
 from include.integrity.__main__ import main as command
 from include.runtime.settings import Settings
-from include.sql.migrate import migrate
 from tests.support.migrations import make_up_here
 from tests.support.pipeline import migrated, rows
 

@@ -9,11 +9,11 @@ import sys
 import psycopg2
 import pytest
 
-from include.adapters.postgres.schema_revision import newest_revision, require_schema
 from include.contracts import definition_file
 from include.contracts.errors import MISCONFIGURED, ContractMismatch
+from include.database.migrate import migrate
+from include.database.schema_revision import newest_revision, require_schema
 from include.runtime.settings import Settings
-from include.sql.migrate import migrate
 from tests.support.catalogue import catalogue
 from tests.support.clone import version_in
 from tests.support.database import database_environment
@@ -34,7 +34,7 @@ def databases(postgres, tmp_path_factory):
         dsn = postgres.new_database(name)
         variables = {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", **database_environment(postgres, name)}
         if name == "migrated":
-            subprocess.run([sys.executable, "-m", "include.sql.migrate"], cwd=release, check=True,
+            subprocess.run([sys.executable, "-m", "include.database.migrate"], cwd=release, check=True,
                            env={**os.environ, "PYTHONPATH": str(release), **variables})  # fmt: skip
         assert migrate(Settings.from_environment(variables)) == newest_revision()
         connections[name] = psycopg2.connect(dsn)

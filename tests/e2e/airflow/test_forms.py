@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from demo.airflow_client import AirflowRefused, RunFailed
-from include.adapters.postgres.sessions import connect
+from include.database.sessions import connect
 from tests.fakes.events import member
 from tests.support.airflow import RUN_DEADLINE_S, held, noon, post, post_board, returned
 from tests.support.broker import Broker

@@ -8,11 +8,11 @@ import pytest
 from include.contracts.day import Day
 from include.contracts.definition import FOLDER
 from include.contracts.definition_file import load_definitions
+from include.database.migrate import migrate
 from include.integrity.comparison import diff, verify
 from include.integrity.publication import undo
 from include.kafka.admin import create_topics
 from include.runtime.settings import Settings
-from include.sql.migrate import migrate
 from tests.e2e.pipelines.test_second import customer, order
 from tests.support.certifying import certify_alone, take_everything
 from tests.support.evolved import NEW_COLUMNS, evolved
@@ -70,7 +70,7 @@ def test_old_days_verify_and_a_day_that_is_built_again_has_the_values(variables,
     variables = variables | {"DEFINITIONS_DIR": str(definitions)}
     pipeline = load_definitions(definitions)["order_detail"]
     settings = dataclasses.replace(settings, database=dataclasses.replace(settings.database, pipeline=pipeline))
-    run_module(["-m", "include.sql.migrate"], variables)
+    run_module(["-m", "include.database.migrate"], variables)
 
     assert rows(settings, HASHES) == built
     assert rows(settings, SHOWN, (BUILT_AGAIN.date,)) == [(10, None, None), (11, None, None)]

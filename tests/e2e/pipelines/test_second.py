@@ -14,13 +14,13 @@ import pytest
 
 from include.contracts.day import Day
 from include.contracts.definition_file import FOLDER, load_definition
+from include.database.migrate import migrate
 from include.integrity.caught_up import wait_until_caught_up
 from include.integrity.certificate import certify
 from include.integrity.comparison import diff, verify
 from include.integrity.publication import undo
 from include.integrity.report import text_of
 from include.runtime.settings import Settings
-from include.sql.migrate import migrate
 from tests.e2e.speed.test_pipeline_live import Stream
 from tests.fakes.events import board, member
 from tests.servers import wait_until

@@ -5,8 +5,8 @@ import json
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.speed.manual_reject import ManualReject, Place

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from include.adapters.postgres.driver_lease import DriverLease
+from include.database.driver_lease import DriverLease
 from stack.ports import unused
 from tests.servers import wait_until
 from tests.support.fenced import refuse_unfenced

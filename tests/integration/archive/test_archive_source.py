@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from include.adapters.postgres.generation_store import GenerationStore
 from include.contracts.clock import SystemClock
 from include.contracts.errors import MissingRange
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.database.generation_store import GenerationStore
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.archive.source import archive_sources

@@ -13,17 +13,17 @@ import pytest
 
 from demo.generated import GeneratedRecords
 from include.adapters.files.cluster_file import ClusterFile
-from include.adapters.postgres.forgotten import ForgottenStore
-from include.adapters.postgres.generation_store import GenerationStore
 from include.contracts.definition_file import load_definition
 from include.contracts.errors import DayBusy, ForeignCluster
 from include.contracts.pipelines import PIPELINES
 from include.contracts.topics import Topic
+from include.database.forgotten import ForgottenStore
+from include.database.generation_store import GenerationStore
+from include.database.migrate import migrate
 from include.integrity.comparison import verify
 from include.integrity.pruning import collect_orphans
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import Settings
-from include.sql.migrate import migrate
 from spark_jobs.archive.check import verify_archive
 from spark_jobs.archive.extract import EXTRACTS
 from spark_jobs.archive.files import ArchiveFolder

@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.postgres.generation_store import Excluded, GenerationStore, Part
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.errors import DayBusy, MissingRange, StaleRun
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.database.generation_store import Excluded, GenerationStore, Part
 from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.days import days_to_certify, days_to_rebuild, dirty_days

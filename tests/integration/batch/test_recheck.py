@@ -5,10 +5,10 @@ import datetime as dt
 
 import pytest
 
-from include.adapters.postgres.driver_lease import DriverAlive, DriverLease
 from include.contracts.clock import rfc3339
 from include.contracts.errors import LOOK
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.database.driver_lease import DriverAlive, DriverLease
 from include.integrity.comparison import verify
 from include.integrity.day_page import load_day
 from include.integrity.days import dirty_days

@@ -9,8 +9,8 @@ import gc
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.contracts.errors import MissingRange, RangeExpired
+from include.database.offset_ledger import OffsetLedger
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.speed.positions import position_of, raise_on_mismatch, starting_position
 from tests.servers import kafka_server, wait_until

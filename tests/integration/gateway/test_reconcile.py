@@ -14,12 +14,12 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from include.adapters.files.fallback_store import SqliteFallbackStore
-from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.contracts.clock import SystemClock, epoch_ms, rfc3339
 from include.contracts.errors import ContractMismatch, DatabaseUnavailable
 from include.contracts.reject import Reject
 from include.contracts.site import BOARD, MEMBER
+from include.database.sessions import connect
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.event_ids import row_event_id
 from include.gateway.intake import row_record

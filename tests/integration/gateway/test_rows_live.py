@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from include.adapters.postgres.sessions import connect
+from include.database.sessions import connect
 from tests.support.database import database_environment, migrated
 from tests.support.gateway_process import GatewayProcess
 from tests.support.http import HTTP

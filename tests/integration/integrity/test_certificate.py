@@ -11,12 +11,13 @@ import pytest
 from psycopg2.errors import InsufficientPrivilege
 from psycopg2.extras import execute_values
 
-from include.adapters.postgres.generation_store import hashed_columns
-from include.adapters.postgres.sessions import connect
 from include.airflow_support import steps
 from include.contracts.clock import rfc3339
 from include.contracts.errors import BalanceBroken, ConfigurationError, NothingBuilt
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.database.generation_store import hashed_columns
+from include.database.named import query
+from include.database.sessions import connect
 from include.gateway.client import GatewayUnavailable
 from include.integrity import certificate as certificate_module
 from include.integrity.certificate import DayChanged
@@ -27,7 +28,6 @@ from include.integrity.gateway_stores import note_stores
 from include.integrity.gateways import Unsent, gateways, unsent
 from include.integrity.late_members import LateMember
 from include.runtime.settings import Settings
-from include.sql.named import query
 from stack.ports import unused
 from tests.servers import wait_until
 from tests.support.certifying import OTHER_STORE, STORE, all_is_known, certify_alone, gateway_with

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from include.adapters.postgres.generation_store import GenerationStore
 from include.contracts.day import Day
+from include.database.generation_store import GenerationStore
+from include.database.named import query
 from include.integrity.__main__ import main
 from include.integrity.commands import COMMANDS
-from include.sql.named import query
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, build, opened_store, row, serve

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.adapters.postgres.generation_store import GenerationStore
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day, DayNotOver
 from include.contracts.errors import REFUSED
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.database.generation_store import GenerationStore
 from include.integrity.__main__ import main
 from include.integrity.comparison import verify
 from include.integrity.days import MANY_RUNS, MAX_DAYS, NEAR_DAYS, days_to_certify, days_to_rebuild, load_window

@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from include.adapters.postgres import live_table
-from include.adapters.postgres.generation_store import GenerationStore
 from include.contracts.errors import DayBusy, NothingBuilt, StaleRun
+from include.database.generation_store import GenerationStore
 from include.integrity import day_turn, publication
 from include.integrity.comparison import verify
 from include.integrity.pruning import collect_orphans

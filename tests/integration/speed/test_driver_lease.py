@@ -8,15 +8,15 @@ from contextlib import closing
 import pytest
 from psycopg2 import OperationalError
 
-from include.adapters.postgres.driver_lease import DriverAlive, DriverLease, LeaseTaken
-from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingRecord, PendingStore
-from include.adapters.postgres.sessions import SessionLimits, connect, open_connection
-from include.adapters.postgres.stream_progress import Progress, StreamProgressStore
 from include.contracts.errors import DatabaseUnavailable, DriverSuperseded, LedgerConflict
 from include.contracts.reject import Reject
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.sql.named import query
+from include.database.driver_lease import DriverAlive, DriverLease, LeaseTaken
+from include.database.named import query
+from include.database.offset_ledger import OffsetLedger
+from include.database.sessions import SessionLimits, connect, open_connection
+from include.database.stream_progress import Progress, StreamProgressStore
 from tests.servers import wait_until
 from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import migrated, rows

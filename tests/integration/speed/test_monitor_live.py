@@ -11,12 +11,12 @@ import psycopg2
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.postgres import stream_progress
-from include.adapters.postgres.offset_ledger import OffsetLedger
-from include.adapters.postgres.sessions import SessionLimits
-from include.adapters.postgres.stream_progress import Pending, Progress, StreamProgressStore
 from include.contracts.errors import ContractMismatch, DatabaseUnavailable, DriverSuperseded
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.database import stream_progress
+from include.database.offset_ledger import OffsetLedger
+from include.database.sessions import SessionLimits
+from include.database.stream_progress import Pending, Progress, StreamProgressStore
 from include.integrity.caught_up import wait_until_caught_up
 from include.kafka.offsets import OffsetReader
 from spark_jobs.connectors.kafka import stream_reader

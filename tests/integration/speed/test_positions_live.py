@@ -6,8 +6,8 @@ import re
 import pytest
 from pyspark.sql import functions as F
 
-from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.contracts.errors import ContractMismatch, DatabaseUnavailable, LedgerBeyondEnd, RangeExpired, TopicReplaced
+from include.database.offset_ledger import OffsetLedger
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.connectors.kafka import stream_reader
 from spark_jobs.speed.positions import refuse_replaced, starting_position

@@ -8,8 +8,6 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from include.adapters.postgres.driver_lease import DriverAlive
-from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.errors import (
@@ -22,6 +20,8 @@ from include.contracts.errors import (
     RangeExpired,
 )
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.database.driver_lease import DriverAlive
+from include.database.offset_ledger import OffsetLedger
 from spark_jobs.repair import Repair, reject, run
 from spark_jobs.speed.manual_reject import ManualReject, Place
 from spark_jobs.speed.positions import starting_position

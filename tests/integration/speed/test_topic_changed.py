@@ -2,8 +2,8 @@
 
 import pytest
 
-from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.contracts.errors import TopicChanged
+from include.database.offset_ledger import OffsetLedger
 from include.integrity.late_members import find_late_members
 from include.kafka.offsets import OffsetReader
 from spark_jobs.batch.rebuild import rebuild_day

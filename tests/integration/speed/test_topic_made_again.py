@@ -9,9 +9,9 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.contracts.clock import SystemClock
 from include.contracts.errors import StaleRun, TopicReplaced
+from include.database.offset_ledger import OffsetLedger
 from include.integrity.publication import redo, undo
 from spark_jobs.repair import Repair, run
 from spark_jobs.speed.positions import starting_position

@@ -9,9 +9,9 @@ from contextlib import closing
 
 import pytest
 
+from include.database.migrate import migrate
 from include.integrity.publication import undo
 from include.runtime.settings import Settings
-from include.sql.migrate import migrate
 from stack.postgres_binaries import find, from_wheel
 from tests.servers import postgres_server
 from tests.support.documents import ROOT, fenced

@@ -14,11 +14,12 @@ import pytest
 from psycopg2.errors import DeadlockDetected
 
 from include.adapters.postgres import pending_store as speed_store
-from include.adapters.postgres import sessions as connections
-from include.adapters.postgres.forgotten import ForgottenStore
 from include.adapters.postgres.pending_store import PendingRecord, PendingStore
 from include.contracts.clock import rfc3339
 from include.contracts.errors import PipelineError
+from include.database import sessions as connections
+from include.database.forgotten import ForgottenStore
+from include.database.named import PipelineConnection
 from include.integrity import publication
 from include.integrity.comparison import verify
 from include.integrity.days import dirty_days
@@ -26,7 +27,6 @@ from include.integrity.late_members import find_late_members
 from include.integrity.pruning import collect_orphans, prune
 from include.integrity.publication import undo
 from include.integrity.replaced_topic import take_out_of_cuts
-from include.sql.named import PipelineConnection
 from tests.fakes.events import member
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone

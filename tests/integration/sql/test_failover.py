@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.offset_ledger import OffsetLedger
-from include.adapters.postgres.sessions import connect, open_connection
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.errors import DatabaseUnavailable, DriverSuperseded, TimelineChanged
+from include.database.driver_lease import DriverLease
+from include.database.offset_ledger import OffsetLedger
+from include.database.sessions import connect, open_connection
 from include.integrity.certificate import Certificate
 from include.integrity.days import days_to_rebuild
 from include.runtime.settings import Settings

@@ -5,9 +5,9 @@ from contextlib import closing
 
 import pytest
 
-from include.adapters.postgres import stream_progress
-from include.adapters.postgres.stream_progress import Progress, StreamProgressStore
 from include.contracts.clock import SystemClock
+from include.database import stream_progress
+from include.database.stream_progress import Progress, StreamProgressStore
 from include.integrity.publication import undo
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish

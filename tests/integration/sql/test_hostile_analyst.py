@@ -12,15 +12,15 @@ import pytest
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.login_roles import save_login_role
-from include.adapters.postgres.sessions import connect, open_connection
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.database.login_roles import save_login_role
+from include.database.migrate import ANALYST_LIMITS, migrate
+from include.database.named import query
+from include.database.sessions import connect, open_connection
 from include.integrity.day_page import load_day
 from include.integrity.page_model import load_rows
 from include.runtime.settings import Settings
-from include.sql.migrate import ANALYST_LIMITS, migrate
-from include.sql.named import query
 from stack import env_file
 from stack.databases import create_databases
 from tests.servers import PostgresTestServer, postgres_server

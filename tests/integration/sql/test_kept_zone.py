@@ -11,7 +11,7 @@ import pytest
 from include.contracts.day import Day
 from include.contracts.errors import ConfigurationError
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.sql.migrate import migrate
+from include.database.migrate import migrate
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.speed.driver import Driver

@@ -10,18 +10,18 @@ import psycopg2
 import psycopg2.extensions
 import pytest
 
-from include.adapters.postgres import sessions as connections
-from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.forgotten import ForgottenStore
-from include.adapters.postgres.offset_ledger import Move, OffsetLedger
 from include.adapters.postgres.pending_store import PendingRecord, PendingStore
 from include.contracts.clock import rfc3339
+from include.database import sessions as connections
+from include.database.driver_lease import DriverLease
+from include.database.forgotten import ForgottenStore
+from include.database.named import PipelineConnection
+from include.database.offset_ledger import Move, OffsetLedger
 from include.integrity.covering import cover
 from include.integrity.late_members import find_late_members
 from include.integrity.pruning import collect_orphans, prune
 from include.integrity.publication import redo, undo
 from include.integrity.replaced_topic import take_out_of_cuts
-from include.sql.named import PipelineConnection
 from spark_jobs.recheck_store import RecheckStore, RejectedRecord
 from tests.fakes.events import member
 from tests.servers import wait_until

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg2
 import pytest
 
-from include.adapters.postgres.sessions import SessionLimits, connect
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.database import migrate as migration
+from include.database.migrate import MigrationBlocked, migrate
+from include.database.named import query
+from include.database.sessions import SessionLimits, connect
 from include.runtime.settings import Settings
-from include.sql import migrate as migration
-from include.sql.migrate import MigrationBlocked, migrate
-from include.sql.named import query
 from tests.servers import wait_until
 from tests.support.database import database_environment
 from tests.support.migrations import make_up_here

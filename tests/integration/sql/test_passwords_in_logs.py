@@ -3,8 +3,8 @@
 import psycopg2
 import pytest
 
+from include.database.migrate import migrate
 from include.runtime.settings import Settings
-from include.sql.migrate import migrate
 from stack import env_file
 from stack.databases import create_databases
 from tests.servers import postgres_server

@@ -9,11 +9,11 @@ from contextlib import closing
 import psycopg2
 import pytest
 
-from include.adapters.postgres.login_roles import save_login_role
-from include.adapters.postgres.sessions import DatabaseAccessDenied, connect, open_connection
 from include.contracts.errors import ConfigurationError, DatabaseUnavailable
+from include.database.login_roles import save_login_role
+from include.database.migrate import migrate
+from include.database.sessions import DatabaseAccessDenied, connect, open_connection
 from include.runtime.settings import Settings
-from include.sql.migrate import migrate
 from stack import env_file
 from stack.databases import create_databases
 from stack.layout import Layout

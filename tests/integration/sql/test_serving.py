@@ -6,15 +6,15 @@ from contextlib import closing, suppress
 import psycopg2
 import pytest
 
-from include.adapters.postgres.generation_store import GenerationStore, Part
 from include.archive.store import ArchiveStore
 from include.contracts.errors import BalanceBroken, DayBusy, NothingBuilt, StaleRun
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.database.generation_store import GenerationStore, Part
+from include.database.named import PipelineConnection, query
 from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.pruning import collect_orphans, prune
 from include.integrity.publication import SPEED_LAYER, Published, UndoRefused, redo, undo
-from include.sql.named import PipelineConnection, query
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 import include.adapters.postgres.live_table_sink as live_table_sink
-from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.sessions import SessionLimits
 from include.contracts.errors import DriverSuperseded, LedgerConflict
+from include.database.driver_lease import DriverLease
+from include.database.sessions import SessionLimits
 from tests.servers import wait_until
 from tests.support.pipeline import migrated, rows
 from tests.support.serving import NOON, Writing, opened_store, row

@@ -4,24 +4,24 @@ import asyncio
 
 import pytest
 
-from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.generation_store import GenerationStore
-from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingStore
-from include.adapters.postgres.sessions import SessionLimits, connect
-from include.adapters.postgres.stream_progress import StreamProgressStore
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.archive.store import ArchiveStore
 from include.contracts.clock import SystemClock
 from include.contracts.errors import DatabaseUnavailable
 from include.contracts.site import MEMBER
+from include.database.driver_lease import DriverLease
+from include.database.generation_store import GenerationStore
+from include.database.migrate import migrate
+from include.database.offset_ledger import OffsetLedger
+from include.database.sessions import SessionLimits, connect
+from include.database.stream_progress import StreamProgressStore
 from include.gateway.broker_clock import BrokerClock
 from include.integrity.comparison import diff
 from include.integrity.days import dirty_days
 from include.integrity.page_model import load_rows
 from include.integrity.pruning import collect_orphans
 from include.integrity.publication import undo
-from include.sql.migrate import migrate
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated
 from tests.support.publication import publish

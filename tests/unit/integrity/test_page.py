@@ -15,9 +15,9 @@ from fastapi import HTTPException
 from fastapi.testclient import TestClient
 from psycopg2.errors import QueryCanceled
 
-from include.adapters.postgres.stream_progress import Pending, Progress, Seen
 from include.contracts.day import Day
 from include.contracts.errors import DatabaseUnavailable
+from include.database.stream_progress import Pending, Progress, Seen
 from include.integrity.author import Author
 from include.integrity.certificate import Term
 from include.integrity.comparison import Sample

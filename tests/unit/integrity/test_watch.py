@@ -5,7 +5,7 @@ import datetime as dt
 
 import pytest
 
-from include.adapters.postgres.stream_progress import Pending, Progress, Seen
+from include.database.stream_progress import Pending, Progress, Seen
 from include.integrity.days import Window
 from include.integrity.gateway_stores import MissingStore
 from include.integrity.gateways import Unsent

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from include.adapters.postgres.stream_progress import Pending
 from include.contracts.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -19,6 +18,7 @@ from include.contracts.errors import (
     DriverSuperseded,
 )
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.database.stream_progress import Pending
 from spark_jobs.speed import monitor as module
 from spark_jobs.speed.driver_state import Batch, DriverState, topics_of
 from spark_jobs.speed.monitor import Monitor

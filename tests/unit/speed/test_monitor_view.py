@@ -6,7 +6,7 @@ import datetime as dt
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from include.adapters.postgres.stream_progress import Pending
+from include.database.stream_progress import Pending
 from spark_jobs.speed.driver_state import Batch, Done, TableSize
 from spark_jobs.speed.driver_view import DriverView, QueryView
 from spark_jobs.speed.lag import Lag

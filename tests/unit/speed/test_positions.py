@@ -4,9 +4,9 @@ import datetime as dt
 
 import pytest
 
-from include.adapters.postgres.offset_ledger import Entry
 from include.contracts.day import Day
 from include.contracts.errors import LedgerBeyondEnd, RangeExpired, TopicReplaced
+from include.database.offset_ledger import Entry
 from spark_jobs.repair import Finding, table_lines
 from spark_jobs.speed.positions import compared, raise_on_mismatch, refuse_replaced
 

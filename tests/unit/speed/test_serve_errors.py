@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import psycopg2
 import pytest
 
-from include.adapters.postgres.sink_errors import BatchInterrupted, BatchRefused, as_own, is_of_a_row, reason_of_refusal
 from include.contracts.errors import DatabaseUnavailable
+from include.database.sink_errors import BatchInterrupted, BatchRefused, as_own, is_of_a_row, reason_of_refusal
 
 
 def failure(code, base=psycopg2.DatabaseError, text="ERROR: refused\nDETAIL: (secret)", **diagnostics):

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from include.adapters.postgres.driver_lease import Holder
 from include.contracts.errors import DatabaseUnavailable
+from include.database.driver_lease import Holder
 from spark_jobs.speed import standby
 from tests.servers import wait_until
 

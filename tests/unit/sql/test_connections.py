@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 PRODUCT = ("include", "spark_jobs", "dags", "plugins", "deploy", "stack", "demo")
-OPENER = "include/adapters/postgres/sessions.py"
+OPENER = "include/database/sessions.py"
 MODULES = {"psycopg2", "psycopg2.pool", "psycopg", "asyncpg", "pg8000"}
 
 
@@ -34,4 +34,4 @@ def test_nothing_else_opens_a_connection():
         if str(path.relative_to(ROOT)) != OPENER
         for line in opened_in(path)
     }
-    assert found == set(), "open it with include.adapters.postgres.sessions, which gives it time-outs and keepalives"
+    assert found == set(), "open it with include.database.sessions, which gives it time-outs and keepalives"

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.sql.named import QUERIES, fill, query, statements
+from include.database.named import QUERIES, fill, query, statements
 
 NAMES = sorted(statements(QUERIES))
 

@@ -4,8 +4,8 @@ import pytest
 import sqlalchemy
 import sqlalchemy.exc
 
-from include.adapters.postgres.sessions import SessionLimits, open_session
 from include.contracts.errors import DatabaseUnavailable
+from include.database.sessions import SessionLimits, open_session
 from stack import env_file
 from stack.airflow_env import airflow_environment
 from tests.support.compose import Compose

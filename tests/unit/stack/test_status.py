@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from include.adapters.postgres.stream_progress import Progress, Seen
+from include.database.stream_progress import Progress, Seen
 from stack import env_file
 from stack.layout import Layout
 from stack.ports import unused

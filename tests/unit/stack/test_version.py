@@ -16,7 +16,7 @@ def layout(tmp_path: Path) -> Layout:
     made = Layout.of(root=tmp_path)
     made.make_folders()
     for name in (
-        "include/sql/queries/select.sql",
+        "include/database/queries/select.sql",
         "include/a.py",
         "include/pipelines/order_detail.toml",
         "stack/jars.lock",
@@ -39,7 +39,7 @@ def test_nothing_has_changed(layout):
 @pytest.mark.parametrize(
     "name",
     [
-        "include/sql/queries/select.sql", "include/a.py", "include/pipelines/order_detail.toml", "stack/jars.lock",
+        "include/database/queries/select.sql", "include/a.py", "include/pipelines/order_detail.toml", "stack/jars.lock",
         ".env",
     ],
 )  # fmt: skip

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from psycopg2.errors import DeadlockDetected, LockNotAvailable, QueryCanceled
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.sessions import SessionLimits, open_connection, own_errors
 from include.contracts.day import Day
+from include.database.named import query
+from include.database.sessions import SessionLimits, open_connection, own_errors
 from include.runtime.settings import DatabaseSettings
-from include.sql.named import query
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extensions import encrypt_password
 
-from include.adapters.postgres.sessions import AUTHENTICATION
-from include.sql.named import query
+from include.database.named import query
+from include.database.sessions import AUTHENTICATION
 
 
 def save_login_role(cursor: Cursor, role: str, password: str, attribute: str = "") -> None:

@@ -13,8 +13,8 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.definition import Definition
 from include.contracts.errors import ConfigurationError, DatabaseUnavailable
+from include.database.named import PipelineConnection, query
 from include.runtime.settings import DatabaseSettings, Role
-from include.sql.named import PipelineConnection, query
 
 CLOSE_TIMEOUT_S = 5.0
 HOUR_S = 3600.0
@@ -245,7 +245,7 @@ def own_errors(database: DatabaseSettings) -> Iterator[None]:
     try:
         yield
     except InsufficientPrivilege as exc:
-        from include.sql.grants import missing_grants  # reads the definitions, which may be wrong
+        from include.database.grants import missing_grants  # reads the definitions, which may be wrong
 
         message = exc.diag.message_primary or ""
         granted = " ".join(missing_grants(message, database.pipeline)) or "none of the schema concerns it"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from include.adapters.postgres.sessions import KeptConnection
 from include.contracts.errors import DatabaseUnavailable
+from include.database.named import query
+from include.database.sessions import KeptConnection
 from include.runtime.settings import DatabaseSettings, Role
-from include.sql.named import query
 
 _LOOK_EVERY_S = 0.2
 

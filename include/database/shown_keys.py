@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.sql.named import query
+from include.database.named import query
 
 _DAYS_LOCKED = 16  # at most so many days' tables at once
 _EPOCH = dt.date(1970, 1, 1)

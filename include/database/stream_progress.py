@@ -9,12 +9,12 @@ from psycopg2 import ProgrammingError
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
-from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.sessions import KeptConnection, SessionLimits
 from include.contracts.clock import SystemClock
 from include.contracts.errors import ContractMismatch
+from include.database.driver_lease import DriverLease
+from include.database.named import query
+from include.database.sessions import KeptConnection, SessionLimits
 from include.runtime.settings import DatabaseSettings, Role
-from include.sql.named import query
 
 # a table locked by another session must not block the heartbeat for ever
 LIMITS = SessionLimits(statement_s=5.0, lock_s=5.0, idle_in_transaction_s=5.0)

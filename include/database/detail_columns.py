@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.sql.named import COORDINATES, query
+from include.database.named import COORDINATES, query
 
 _OTHERS = ["generation_id", "day", "replayed", *COORDINATES]
 

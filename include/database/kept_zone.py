@@ -3,10 +3,10 @@
 from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.sessions import connect
 from include.contracts.errors import ConfigurationError
+from include.database.named import query
+from include.database.sessions import connect
 from include.runtime.settings import Role, Settings
-from include.sql.named import query
 
 
 def keep_zone(cursor: Cursor, zone: str) -> None:

@@ -1,4 +1,4 @@
-"""Roles and schema: `python -m include.sql.migrate`. Idempotent; run it before anything of a new version connects.
+"""Roles and schema: `python -m include.database.migrate`. Idempotent; run it before anything of a new version connects.
 
 Beside a running system a migration asks for a table's lock for a short time, for all who come later queue behind it.
 """
@@ -16,18 +16,18 @@ from alembic.config import Config
 from psycopg2 import sql
 from psycopg2.errors import DeadlockDetected, LockNotAvailable
 
-from include.adapters.postgres import schema_revision
-from include.adapters.postgres.blocking_sessions import blocking_sessions
-from include.adapters.postgres.kept_zone import keep_zone
-from include.adapters.postgres.login_roles import save_login_role
-from include.adapters.postgres.sessions import MIGRATION, connect, open_connection, open_session, own_errors
 from include.contracts.errors import ConfigurationError, ContractMismatch, DatabaseUnavailable, Transient
 from include.contracts.site import BOARD_DETAIL_PIPELINE
+from include.database import schema_revision
+from include.database.blocking_sessions import blocking_sessions
+from include.database.evolve import evolve, make_view
+from include.database.kept_zone import keep_zone
+from include.database.login_roles import save_login_role
+from include.database.named import fill, query
+from include.database.sessions import MIGRATION, connect, open_connection, open_session, own_errors
 from include.runtime.command import as_command
 from include.runtime.retry import retry_transient
 from include.runtime.settings import DatabaseSettings, Role, Settings
-from include.sql.evolve import evolve, make_view
-from include.sql.named import fill, query
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def migrate(settings: Settings) -> str:
             if cursor.fetchone() != (True,):
                 log.warning(
                     "analysts can take the pipeline's locks and fill the disk; as a superuser, in database %s: "
-                    "\\i include/sql/limit_analysts.sql", settings.database.name,
+                    "\\i include/database/limit_analysts.sql", settings.database.name,
                 )  # fmt: skip
         with connection.cursor() as cursor:
 

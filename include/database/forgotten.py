@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.generation_store import measurement
-from include.adapters.postgres.sessions import connect
 from include.contracts.errors import DayBusy
 from include.contracts.fields import names_key
 from include.contracts.site import BOARD_DETAIL_PIPELINE
+from include.database.generation_store import measurement
+from include.database.named import query
+from include.database.sessions import connect
 from include.runtime.settings import DatabaseSettings
-from include.sql.named import query
 
 # Tables with data of a key, in the order of locks: the name in the report, and the statement that removes the rows.
 _STATEMENTS = {

@@ -15,15 +15,15 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
-from include.adapters.postgres.generation_tables import remove_tables
-from include.adapters.postgres.offset_ledger import REPLACED
-from include.adapters.postgres.sessions import connect, hold_lock, open_connection, own_errors
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.contracts.errors import DayBusy, StaleRun
 from include.contracts.reject import Reject
+from include.database.generation_tables import remove_tables
+from include.database.named import COORDINATES, pipeline_of, query
+from include.database.offset_ledger import REPLACED
+from include.database.sessions import connect, hold_lock, open_connection, own_errors
 from include.runtime.settings import DatabaseSettings
-from include.sql.named import COORDINATES, pipeline_of, query
 
 Cut = Mapping[str, Mapping[int, int]]  # topic → partition → end offset, exclusive
 PAGE = 1_000

@@ -1,4 +1,4 @@
-"""Brings the tables and views of a database to the pipeline's definition: a step of `include.sql.migrate`."""
+"""Brings the tables and views of a database to the pipeline's definition: a step of `include.database.migrate`."""
 
 import json
 import logging
@@ -10,10 +10,10 @@ from psycopg2.errors import DependentObjectsStillExist
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.detail_columns import detail_columns
 from include.contracts.errors import ContractMismatch
 from include.contracts.evolution import compare, kept_form
-from include.sql.named import fill, pipeline_of, query
+from include.database.detail_columns import detail_columns
+from include.database.named import fill, pipeline_of, query
 
 log = logging.getLogger(__name__)
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 from psycopg2 import ProgrammingError
 
-from include.adapters.postgres.detail_columns import detail_columns
-from include.adapters.postgres.sessions import connect
 from include.contracts.errors import ContractMismatch
 from include.contracts.evolution import compare
+from include.database.detail_columns import detail_columns
+from include.database.named import query
+from include.database.sessions import connect
 from include.runtime.settings import DatabaseSettings, Role, Settings
-from include.sql.named import query
 
 VERSIONS = Path(__file__).resolve().parents[2] / "sql" / "migrations" / "versions"
-_REMEDY = "run the migrations: python -m include.sql.migrate"
+_REMEDY = "run the migrations: python -m include.database.migrate"
 
 
 def revisions() -> list[str]:

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.sessions import KeptConnection
 from include.contracts.errors import LedgerConflict
 from include.contracts.offsets import Offsets
+from include.database.driver_lease import DriverLease
+from include.database.named import query
+from include.database.sessions import KeptConnection
 from include.runtime.settings import DatabaseSettings
-from include.sql.named import query
 
 REPLACED = "replaced"  # a consumer: records of the output before its offsets come from a stream's topic since replaced
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from psycopg2.errors import LockNotAvailable
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.sessions import KeptConnection, SessionLimits
 from include.contracts.errors import DatabaseUnavailable, DriverSuperseded, Retryable, TimelineChanged
+from include.database.named import query
+from include.database.sessions import KeptConnection, SessionLimits
 from include.runtime.settings import DatabaseSettings
-from include.sql.named import query
 
 log = logging.getLogger(__name__)
 

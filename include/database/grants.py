@@ -5,7 +5,7 @@ from pathlib import Path
 
 from include.contracts.definition import Definition
 from include.contracts.site import BOARD_DETAIL_PIPELINE
-from include.sql.named import fill
+from include.database.named import fill
 
 _FOLDER = Path(__file__).parent
 _GRANT = re.compile(r"^GRANT [^;]+;", re.MULTILINE)

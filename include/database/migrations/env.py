@@ -1,4 +1,4 @@
-"""Alembic's entry: one connection, made by include.sql.migrate, a transaction for each migration."""
+"""Alembic's entry: one connection, made by include.database.migrate, a transaction for each migration."""
 
 from alembic import context
 
