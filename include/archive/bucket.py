@@ -10,7 +10,7 @@ missing.
 import argparse
 import sys
 
-from include.adapters.s3.bucket_check import ArchiveBucket
+from include.archive.bucket_check import ArchiveBucket
 from include.contracts.errors import LOOK, OK, ConfigurationError
 from include.runtime.command import as_command
 from include.runtime.s3_connection import S3_SCHEME

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
-from include.adapters.s3.client import client_of
+from include.archive.s3_client import client_of
 from include.runtime.s3_connection import S3Connection
 from stack.ports import LOOPBACK, unused
 from stack.service import HttpHealth

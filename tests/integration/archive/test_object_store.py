@@ -11,7 +11,7 @@ import threading
 import pyarrow.parquet as pq
 import pytest
 
-from include.adapters.s3.access import bucket_policy
+from include.archive.bucket_rights import bucket_policy
 from include.archive.open_storage import open_storage
 from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept
 from include.contracts.errors import ConfigurationError

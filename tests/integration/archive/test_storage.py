@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from include.adapters.s3 import bucket_storage, client
-from include.adapters.s3.bucket_check import ArchiveBucket
-from include.adapters.s3.client import StorageRefused
+from include.archive import bucket_storage
+from include.archive import s3_client as client
+from include.archive.bucket_check import ArchiveBucket
 from include.archive.open_storage import open_storage
+from include.archive.s3_client import StorageRefused
 from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept
 from include.contracts.errors import LOOK, ConfigurationError
 from include.runtime.s3_connection import S3Connection

@@ -8,7 +8,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from include.adapters.s3.client import EXISTS, NOT_IMPLEMENTED, StorageRefused, client_of, code_of, translated
+from include.archive.s3_client import EXISTS, NOT_IMPLEMENTED, StorageRefused, client_of, code_of, translated
 from include.runtime.s3_connection import S3Connection, bucket_and_prefix
 
 NONCURRENT_DAYS = 30

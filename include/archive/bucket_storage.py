@@ -17,7 +17,7 @@ from typing import IO, Any
 import pyarrow as pa
 from botocore.exceptions import ClientError
 
-from include.adapters.s3.client import (
+from include.archive.s3_client import (
     EMPTY,
     EXISTS,
     NO_SUCH_KEY,
