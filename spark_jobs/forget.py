@@ -18,7 +18,6 @@ import socket
 import sys
 from collections.abc import Mapping
 
-from include.adapters.files.cluster_file import require_own_cluster
 from include.archive.store import ArchiveStore
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.errors import OK
@@ -26,6 +25,7 @@ from include.contracts.fields import LONG_MAX, LONG_MIN
 from include.database.forgotten import ForgottenStore
 from include.database.generation_tables import remove_tables
 from include.database.schema_revision import checked_settings
+from include.gateway.fallback.cluster_file import require_own_cluster
 from include.gateway.forget import produce_tombstones
 from include.runtime.command import as_command
 from include.runtime.process_tree import die_with_parent

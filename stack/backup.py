@@ -14,8 +14,10 @@ from pathlib import Path
 
 import psycopg2
 
-from include.adapters.files import call_journal, cluster_file, fallback_schema
+from include.adapters.files import call_journal
 from include.contracts.errors import DatabaseUnavailable
+from include.gateway.fallback import cluster_file
+from include.gateway.fallback import schema as fallback_schema
 from include.runtime.settings import reader_of
 from stack import environment, version
 from stack.backup_manifest import POSTGRES, Manifest, PipelineState, checksums_of

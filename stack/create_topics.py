@@ -4,7 +4,7 @@ import argparse
 import logging
 import sys
 
-from include.adapters.files.cluster_file import require_own_cluster
+from include.gateway.fallback.cluster_file import require_own_cluster
 from include.kafka.admin import create_topics
 from include.kafka.audit import TIMEOUT_S
 from include.runtime.command import as_command

@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from include.adapters.files import fallback_schema as sql
+from include.gateway.fallback import schema as sql
 from stack import env_file
 from stack.layout import Layout
 from stack.services import external_services

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import psycopg2
 
-from include.adapters.files import fallback_schema
-from include.adapters.files.fallback_folder import ID_FILE
 from include.archive.store import MARKER
 from include.contracts.errors import DatabaseUnavailable
+from include.gateway.fallback import schema as fallback_schema
+from include.gateway.fallback.folder import ID_FILE
 from stack import backup_manifest, environment, leftovers, postgres_binaries
 from stack.backup import ENV_FILE, STORE, TOKENS_FILE, archives_of, copy_private, copy_store
 from stack.backup_manifest import POSTGRES

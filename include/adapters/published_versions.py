@@ -16,13 +16,13 @@ from typing import NamedTuple, Protocol
 import msgspec
 from confluent_kafka import TIMESTAMP_CREATE_TIME
 
-from include.adapters.files import fallback_schema as sql
 from include.contracts.fields import record_id
 from include.contracts.headers import EVENT_ID
 from include.contracts.record_time import Timed, accepted_time, record_time
 from include.contracts.topics import Topic
 from include.contracts.versions import accepted_version
 from include.gateway.event_ids import row_event_id
+from include.gateway.fallback import schema as sql
 from include.gateway.ports import StoreUnavailable
 from include.kafka.offsets import OffsetReader
 from include.kafka.range_reader import RangeReader

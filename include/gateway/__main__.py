@@ -19,8 +19,6 @@ from contextlib import suppress
 import uvloop
 
 from include.adapters.files.call_journal import SqliteCallJournal
-from include.adapters.files.cluster_file import ClusterFile
-from include.adapters.files.fallback_store import SqliteFallbackStore
 from include.adapters.issuer import HttpIssuer
 from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
@@ -31,6 +29,8 @@ from include.contracts.pipelines import RAW_TOPICS
 from include.gateway.access_tokens import AccessTokens
 from include.gateway.app import Gateway
 from include.gateway.broker_clock import BrokerClock
+from include.gateway.fallback.cluster_file import ClusterFile
+from include.gateway.fallback.store import SqliteFallbackStore
 from include.gateway.issuer_keys import IssuerKeys
 from include.gateway.limits import MAX_MESSAGE_BYTES
 from include.gateway.server import Server

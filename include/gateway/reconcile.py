@@ -40,8 +40,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from include.adapters.files.cluster_file import require_own_cluster
-from include.adapters.files.fallback_store import require_store
 from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.postgres.unpublished_rows import Timeline, UnpublishedRow, UnpublishedRows, WrittenBack
 from include.adapters.published_versions import iter_store, iter_topic
@@ -52,6 +50,8 @@ from include.contracts.topics import Topic
 from include.database.named import query
 from include.database.schema_revision import require_schema
 from include.database.sessions import LONG, connect, open_connection
+from include.gateway.fallback.cluster_file import require_own_cluster
+from include.gateway.fallback.store import require_store
 from include.gateway.intake import row_record
 from include.gateway.ports import Producer, Record
 from include.gateway.supervision import rule_for

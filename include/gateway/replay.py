@@ -26,16 +26,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from include.adapters.files.cluster_file import ClusterFile
-from include.adapters.files.fallback_rows import waiting_of
-from include.adapters.files.fallback_salvage import Salvage
-from include.adapters.files.fallback_store import SqliteFallbackStore, require_store
 from include.adapters.kafka.producer import KafkaProducer
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.errors import LOOK, OK, TRY_LATER, BrokerUnavailable, ConfigurationError, ForeignCluster
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.drain import Drain, DrainReport
+from include.gateway.fallback.cluster_file import ClusterFile
+from include.gateway.fallback.rows import waiting_of
+from include.gateway.fallback.salvage import Salvage
+from include.gateway.fallback.store import SqliteFallbackStore, require_store
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.ports import FallbackStore, SetAside, StoreUnavailable
 from include.runtime.command import as_command

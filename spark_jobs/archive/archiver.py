@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from include.adapters.files.cluster_file import require_own_cluster
 from include.archive.store import ArchiveStore, Batch, Gap, Position
 from include.contracts.clock import SystemClock
 from include.contracts.definition import Definition
 from include.contracts.errors import LedgerBeyondEnd, RangeExpired
 from include.contracts.offsets import Offsets
 from include.database.kept_zone import require_zone
+from include.gateway.fallback.cluster_file import require_own_cluster
 from include.kafka.offsets import OffsetReader
 from include.runtime.failpoints import failpoint
 from include.runtime.settings import Settings

@@ -16,7 +16,6 @@ from functools import reduce
 import pyarrow as pa
 from pyspark import Accumulator, SparkContext
 
-from include.adapters.files.cluster_file import require_own_cluster
 from include.adapters.postgres.rebuild_progress import RebuildProgress
 from include.archive.store import ArchiveStore
 from include.contracts.clock import SystemClock
@@ -25,6 +24,7 @@ from include.contracts.definition import Definition
 from include.contracts.errors import MissingRange, Retryable
 from include.database.generation_store import Built, Counts, GenerationStore
 from include.database.kept_zone import require_zone
+from include.gateway.fallback.cluster_file import require_own_cluster
 from include.kafka.offsets import OffsetReader
 from include.runtime.failpoints import failpoint
 from include.runtime.settings import DatabaseSettings, Settings

@@ -10,7 +10,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from include.adapters.files import fallback_schema as schema
+from include.gateway.fallback import schema
 from tests.faults.plan import OF_THE_FILE, Fault
 
 _PAGE = 4096

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.adapters.files import fallback_count, fallback_schema
 from include.contracts.errors import ConfigurationError
+from include.gateway.fallback import count as fallback_count
+from include.gateway.fallback import schema as fallback_schema
 from include.gateway.ports import Backlog
 from tests.fakes.events import record
 from tests.support.examples import examples

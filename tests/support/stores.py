@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from include.adapters.files.fallback_store import SqliteFallbackStore
+from include.gateway.fallback.store import SqliteFallbackStore
 from tests.fakes.events import record
 from tests.fakes.gateway import FixedClock
 

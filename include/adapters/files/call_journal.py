@@ -6,7 +6,7 @@ import sqlite3
 import threading
 from pathlib import Path
 
-from include.adapters.files.fallback_folder import FallbackFolder
+from include.gateway.fallback.folder import FallbackFolder
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from include.adapters.files.fallback_store import SqliteFallbackStore
+from include.gateway.fallback.store import SqliteFallbackStore
 from include.gateway.ports import FallbackStore, StoreFull, StoreInUse, StoreUnavailable
 from tests.fakes.events import record
 from tests.fakes.gateway import FixedClock, MemoryFallbackStore

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from demo.generated import GeneratedRecords
-from include.adapters.files.cluster_file import ClusterFile
 from include.contracts.definition_file import load_definition
 from include.contracts.errors import DayBusy, ForeignCluster
 from include.contracts.pipelines import PIPELINES
@@ -20,6 +19,7 @@ from include.contracts.topics import Topic
 from include.database.forgotten import ForgottenStore
 from include.database.generation_store import GenerationStore
 from include.database.migrate import migrate
+from include.gateway.fallback.cluster_file import ClusterFile
 from include.integrity.comparison import verify
 from include.integrity.pruning import collect_orphans
 from include.runtime.kafka_connection import KafkaConnection

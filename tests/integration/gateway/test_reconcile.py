@@ -13,7 +13,6 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from include.adapters.files.fallback_store import SqliteFallbackStore
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.contracts.clock import SystemClock, epoch_ms, rfc3339
 from include.contracts.errors import ContractMismatch, DatabaseUnavailable
@@ -22,6 +21,7 @@ from include.contracts.site import BOARD, MEMBER
 from include.database.sessions import connect
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.event_ids import row_event_id
+from include.gateway.fallback.store import SqliteFallbackStore
 from include.gateway.intake import row_record
 from include.gateway.ports import ChangeKey, Record
 from include.gateway.reconcile import IdsGivenTwice, Scope, TimelineTooYoung, reconcile_sources

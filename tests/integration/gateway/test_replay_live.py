@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
-from include.adapters.files.fallback_rows import row_of
-from include.adapters.files.fallback_store import SqliteFallbackStore
 from include.contracts.errors import LOOK
+from include.gateway.fallback.rows import row_of
+from include.gateway.fallback.store import SqliteFallbackStore
 from tests.fakes.events import record
 from tests.fakes.gateway import FixedClock
 from tests.servers import wait_until

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from include.adapters.files import fallback_salvage
-from include.adapters.files.fallback_file import FallbackFile
-from include.adapters.files.fallback_rows import row_of
 from include.contracts.errors import ConfigurationError
+from include.gateway.fallback import salvage as fallback_salvage
+from include.gateway.fallback.file import FallbackFile
+from include.gateway.fallback.rows import row_of
 from include.gateway.ports import StoreUnavailable
 from tests.fakes.events import record
 from tests.support.stores import open_in, read_all, store_in
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 WRITER = """
 import asyncio, json, sys
 from pathlib import Path
-from include.adapters.files.fallback_store import SqliteFallbackStore
+from include.gateway.fallback.store import SqliteFallbackStore
 from include.contracts.clock import SystemClock
 from tests.fakes.events import record
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.adapters.files.cluster_file import FILE, ClusterFile
-from include.adapters.files.fallback_store import SqliteFallbackStore
 from include.contracts.errors import ConfigurationError
 from include.gateway import home_cluster
+from include.gateway.fallback.cluster_file import FILE, ClusterFile
+from include.gateway.fallback.store import SqliteFallbackStore
 from include.gateway.intake import Kept
 from include.gateway.ports import StoreInUse
 from include.gateway.replay import move_to_cluster

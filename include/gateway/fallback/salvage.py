@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from include.adapters.files import fallback_schema as sql
-from include.adapters.files.fallback_count import Count, CountFile
-from include.adapters.files.fallback_folder import FallbackFolder
-from include.adapters.files.fallback_rows import StoredRow, stored_row_of
-from include.adapters.files.sqlite_pages import iter_rows
 from include.contracts.errors import ConfigurationError
+from include.gateway.fallback import schema as sql
+from include.gateway.fallback.count import Count, CountFile
+from include.gateway.fallback.folder import FallbackFolder
+from include.gateway.fallback.rows import StoredRow, stored_row_of
+from include.gateway.fallback.sqlite_pages import iter_rows
 
 log = logging.getLogger(__name__)
 

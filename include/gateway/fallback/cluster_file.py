@@ -6,8 +6,8 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from include.adapters.files.fallback_folder import FallbackFolder
 from include.contracts.errors import ConfigurationError, ForeignCluster
+from include.gateway.fallback.folder import FallbackFolder
 from include.kafka.access import broker_errors
 from include.kafka.client_log import client_settings
 from include.runtime.kafka_connection import KafkaConnection

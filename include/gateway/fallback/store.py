@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from include.adapters.files import fallback_schema
-from include.adapters.files.fallback_file import Acked, Changed, Contents, FallbackFile
-from include.adapters.files.fallback_rows import Row, row_of
-from include.adapters.files.waiting_keys import WaitingKeys
 from include.contracts.clock import Clock, epoch_ms
 from include.contracts.errors import ConfigurationError
+from include.gateway.fallback import schema as fallback_schema
+from include.gateway.fallback.file import Acked, Changed, Contents, FallbackFile
+from include.gateway.fallback.rows import Row, row_of
+from include.gateway.fallback.waiting_keys import WaitingKeys
 from include.gateway.ports import Backlog, Loss, Record, SetAside, StoreFull, StoreUnavailable, Waiting
 
 log = logging.getLogger(__name__)

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from include.adapters.files import fallback_salvage
-from include.adapters.files import fallback_schema as sql
-from include.adapters.files.fallback_count import Count, CountFile
-from include.adapters.files.fallback_folder import FallbackFolder
-from include.adapters.files.fallback_rows import Row, waiting_of
-from include.adapters.files.waiting_keys import WaitingKeys
 from include.contracts.errors import ConfigurationError
+from include.gateway.fallback import salvage as fallback_salvage
+from include.gateway.fallback import schema as sql
+from include.gateway.fallback.count import Count, CountFile
+from include.gateway.fallback.folder import FallbackFolder
+from include.gateway.fallback.rows import Row, waiting_of
+from include.gateway.fallback.waiting_keys import WaitingKeys
 from include.gateway.ports import Loss, SetAside, StoreUnavailable, Waiting
 
 log = logging.getLogger(__name__)
