@@ -31,9 +31,9 @@ from include.gateway.app import Gateway
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.fallback.cluster_file import ClusterFile
 from include.gateway.fallback.store import SqliteFallbackStore
+from include.gateway.http.limits import MAX_MESSAGE_BYTES
+from include.gateway.http.server import Server
 from include.gateway.issuer_keys import IssuerKeys
-from include.gateway.limits import MAX_MESSAGE_BYTES
-from include.gateway.server import Server
 from include.gateway.services import Services, build_services
 from include.gateway.tokens import Tokens
 from include.kafka.admin import topics_below

@@ -9,8 +9,8 @@ from typing import Any
 import jwt
 
 from include.contracts.pipelines import RAW_TOPICS
-from include.gateway.answer import unavailable
 from include.gateway.challenges import ADMIN_SCOPE, TOPIC_SCOPE, invalid_token
+from include.gateway.http.answer import unavailable
 from include.gateway.issuer_keys import IssuerKey, IssuerKeys, IssuerUnavailable
 from include.gateway.token_file import EVERY_TOPIC, ISSUER_PREFIX, Entry
 from include.runtime.settings import OidcSettings

@@ -3,8 +3,8 @@
 import logging
 import traceback
 
-from include.gateway.answer import UNEXPECTED, Answer, Fault, Headers, answer_of
-from include.gateway.request import Request
+from include.gateway.http.answer import UNEXPECTED, Answer, Fault, Headers, answer_of
+from include.gateway.http.request import Request
 from include.gateway.request_trace import begin, finish
 from include.gateway.router import Call, Route, Router
 from include.gateway.routes import routes

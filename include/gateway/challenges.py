@@ -1,6 +1,6 @@
 """The answers 401 and 403 with the challenges of RFC 6750."""
 
-from include.gateway.answer import Fault, fault
+from include.gateway.http.answer import Fault, fault
 
 TOPIC_SCOPE, ADMIN_SCOPE = "gateway:topic:", "gateway:admin"  # of access tokens; those of the file have fields
 

@@ -5,8 +5,8 @@ Only pages of the allowed origins get that. Calls of other programs have no orig
 
 from collections.abc import Iterable
 
-from include.gateway.answer import Answer, Fault, Headers, fault
-from include.gateway.request import Head
+from include.gateway.http.answer import Answer, Fault, Headers, fault
+from include.gateway.http.request import Head
 
 _MAX_AGE_S = 7200  # the most that browsers keep
 _SENT = (b"access-control-allow-headers", b"authorization, content-type, idempotency-key, traceparent, x-request-id")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from include.contracts.clock import Clock
-from include.gateway.answer import Answer, Fault, fault, unavailable
+from include.gateway.http.answer import Answer, Fault, fault, unavailable
 from include.gateway.ports import CallJournal
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.event_ids import row_event_id
 from include.gateway.home_cluster import UNTRUSTED_ACK, HomeCluster
-from include.gateway.limits import MAX_RECORD_BYTES
+from include.gateway.http.limits import MAX_RECORD_BYTES
 from include.gateway.ports import (
     Failure,
     FallbackStore,

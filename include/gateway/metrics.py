@@ -12,10 +12,10 @@ from include.gateway.circuit import Circuit
 from include.gateway.counters import Counters
 from include.gateway.drain import Drain
 from include.gateway.home_cluster import HomeCluster
+from include.gateway.http.server import Server
 from include.gateway.idempotency import Idempotency
 from include.gateway.ports import Backlog
 from include.gateway.quotas import Quotas
-from include.gateway.server import Server
 from include.runtime.metrics_page import metrics_page
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from include.contracts.encodings import encoding_violation
 from include.contracts.validation import undecodable_violations
-from include.gateway.answer import Fault, fault
+from include.gateway.http.answer import Fault, fault
 from include.runtime.settings import GatewayLimits
 
 _decode = msgspec.json.Decoder().decode

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from include.gateway.answer import fault
+from include.gateway.http.answer import fault
 from include.gateway.token_file import is_of_issuer, series_of
 
 BURST_S = 2.0  # a client that was quiet may use the quota of so many seconds at once

@@ -6,7 +6,7 @@ from functools import cached_property, partial
 from include.contracts.pipelines import RAW_TOPICS, TOPICS
 from include.contracts.site import BOARD, MEMBER
 from include.gateway import events
-from include.gateway.answer import Answer, encode, fault, json_answer
+from include.gateway.http.answer import Answer, encode, fault, json_answer
 from include.gateway.metrics import age_s
 from include.gateway.openapi import document
 from include.gateway.router import Call, Route

@@ -17,8 +17,8 @@ from include.contracts.fields import LONG_MAX
 from include.contracts.site import BOARD_DETAIL_PIPELINE
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, violations
-from include.gateway.answer import Answer, Fault, encode, fault, pointer, unavailable
 from include.gateway.events import raise_unless_kept
+from include.gateway.http.answer import Answer, Fault, encode, fault, pointer, unavailable
 from include.gateway.idempotency import Attempted, Outcomes, fingerprint, key_reused
 from include.gateway.intake import row_record
 from include.gateway.payload import decode

@@ -12,7 +12,7 @@ import httpx
 
 from include.gateway.app import Gateway
 from include.gateway.broker_clock import BrokerClock
-from include.gateway.server import Server
+from include.gateway.http.server import Server
 from include.gateway.services import Services, build_services
 from include.gateway.token_file import Entry
 from include.gateway.tokens import Tokens

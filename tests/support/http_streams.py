@@ -12,9 +12,9 @@ import h11
 import uvloop
 from hypothesis import strategies as st
 
-from include.gateway.answer import Answer, Headers
-from include.gateway.request import Request
-from include.gateway.server import Server
+from include.gateway.http.answer import Answer, Headers
+from include.gateway.http.request import Request
+from include.gateway.http.server import Server
 from include.runtime.settings import GatewayLimits
 
 LIMITS = GatewayLimits(max_body_bytes=1 << 16, receive_timeout_s=20.0)

@@ -23,7 +23,7 @@ from include.contracts.reject import Reject
 from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.validation import MAX_DIGITS, MAX_NAME_LENGTH, suspicious
-from include.gateway.answer import Fault
+from include.gateway.http.answer import Fault
 from include.gateway.intake import Intake, Rejected
 from include.gateway.payload import decode as decode_body
 from include.kafka.record_table import RAW, record_times

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from include.contracts.encodings import encoding_violation
 from include.contracts.reject import Reject
 from include.contracts.site import BOARD
-from include.gateway.answer import Fault
+from include.gateway.http.answer import Fault
 from include.gateway.payload import decode
 from include.runtime.settings import GatewayLimits
 from spark_jobs.speed.record_decoder import read_record

@@ -16,7 +16,7 @@ from jwt.algorithms import RSAAlgorithm
 
 from include.gateway import access_tokens
 from include.gateway.access_tokens import AccessTokens
-from include.gateway.answer import Fault
+from include.gateway.http.answer import Fault
 from include.gateway.issuer_keys import IssuerKeys, parse_keys
 from include.gateway.token_file import Entry
 from include.gateway.tokens import Tokens

@@ -8,8 +8,8 @@ import pytest
 
 from include.contracts.site import BOARD
 from include.gateway.event_ids import new_event_ids
+from include.gateway.http.limits import MAX_RECORD_BYTES
 from include.gateway.intake import Kept, NotKept, Rejected
-from include.gateway.limits import MAX_RECORD_BYTES
 from include.gateway.ports import Failure
 from tests.fakes.events import board, record
 from tests.fakes.harness import SETTINGS, FakeGateway

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.gateway.answer import Fault
+from include.gateway.http.answer import Fault
 from include.gateway.latencies import Latencies
 from include.gateway.quotas import BURST_S, Quotas
 

@@ -444,7 +444,7 @@ def test_many_waiting_connections_are_accepted_at_once():
 
 
 def test_accepting_goes_on_after_file_descriptors_ran_out(monkeypatch, caplog):
-    monkeypatch.setattr("include.gateway.server._EXHAUSTED_S", 0.05)
+    monkeypatch.setattr("include.gateway.http.server._EXHAUSTED_S", 0.05)
 
     async def scenario(gateway, connect):
         listener, failures = gateway.server._listener, [errno.EMFILE, errno.ECONNABORTED]

@@ -13,7 +13,7 @@ import pytest
 from include.contracts.errors import ConfigurationError
 from include.contracts.pipelines import RAW_TOPICS
 from include.gateway import token_file
-from include.gateway.answer import Fault
+from include.gateway.http.answer import Fault
 from include.gateway.token_file import Entry, digest
 from include.gateway.tokens import Tokens
 from stack import env_file

@@ -10,14 +10,14 @@ import http
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
-from include.gateway.answer import Answer, Fault, Headers, answer_of, fault, unavailable
-from include.gateway.body import Body, ChunkedBody, MeasuredBody
-from include.gateway.request import HEAD_END, Request, check_unfinished, new_id
+from include.gateway.http.answer import Answer, Fault, Headers, answer_of, fault, unavailable
+from include.gateway.http.body import Body, ChunkedBody, MeasuredBody
+from include.gateway.http.request import HEAD_END, Request, check_unfinished, new_id
 from include.runtime.logs import REQUEST, RequestIds
 
 if TYPE_CHECKING:
-    from include.gateway.application import Admitted
-    from include.gateway.server import Server
+    from include.gateway.http.application import Admitted
+    from include.gateway.http.server import Server
 
 _LINGER_S = 2.0  # input is read and dropped for so long after a refusal: a reset would lose the answer
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

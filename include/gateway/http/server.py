@@ -11,10 +11,10 @@ import ssl
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-from include.gateway.answer import unavailable
-from include.gateway.application import Admitted, Application
-from include.gateway.connection import Connection
-from include.gateway.request import Request
+from include.gateway.http.answer import unavailable
+from include.gateway.http.application import Admitted, Application
+from include.gateway.http.connection import Connection
+from include.gateway.http.request import Request
 from include.runtime.settings import GatewayLimits
 
 log = logging.getLogger(__name__)

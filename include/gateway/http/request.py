@@ -6,8 +6,8 @@ from itertools import count
 
 import httptools
 
-from include.gateway.answer import Fault, fault
-from include.gateway.body import body_too_large, head_too_large
+from include.gateway.http.answer import Fault, fault
+from include.gateway.http.body import body_too_large, head_too_large
 from include.runtime.settings import GatewayLimits
 
 HEAD_END = b"\r\n\r\n"

@@ -4,7 +4,7 @@ from typing import Protocol
 
 import httptools
 
-from include.gateway.answer import Fault, fault
+from include.gateway.http.answer import Fault, fault
 from include.runtime.settings import GatewayLimits
 
 _LINES = 100  # chunk heads and trailers parsed per call: a fraction of a millisecond

@@ -2,8 +2,8 @@
 
 from typing import Any, Protocol
 
-from include.gateway.answer import Answer, Headers
-from include.gateway.request import Request
+from include.gateway.http.answer import Answer, Headers
+from include.gateway.http.request import Request
 
 
 class Admitted(Protocol):
