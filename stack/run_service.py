@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from include.contracts.errors import ConfigurationError
-from include.gateway import token_file
+from include.gateway.auth import token_file
 from include.runtime.kafka_connection import SECRETS as KAFKA_SECRETS
 from include.runtime.settings import TRACING_SECRETS
 from stack import environment, leftovers, version

@@ -19,23 +19,23 @@ from contextlib import suppress
 import uvloop
 
 from include.adapters.files.call_journal import SqliteCallJournal
-from include.adapters.issuer import HttpIssuer
 from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.contracts.clock import SystemClock
 from include.contracts.errors import OK, STOPPED, BrokerUnavailable, ConfigurationError, PipelineError, Retryable
 from include.contracts.offsets import Partition
 from include.contracts.pipelines import RAW_TOPICS
-from include.gateway.access_tokens import AccessTokens
 from include.gateway.app import Gateway
+from include.gateway.auth.access_tokens import AccessTokens
+from include.gateway.auth.issuer import HttpIssuer
+from include.gateway.auth.issuer_keys import IssuerKeys
+from include.gateway.auth.tokens import Tokens
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.fallback.cluster_file import ClusterFile
 from include.gateway.fallback.store import SqliteFallbackStore
 from include.gateway.http.limits import MAX_MESSAGE_BYTES
 from include.gateway.http.server import Server
-from include.gateway.issuer_keys import IssuerKeys
 from include.gateway.services import Services, build_services
-from include.gateway.tokens import Tokens
 from include.kafka.admin import topics_below
 from include.kafka.offsets import OffsetReader
 from include.runtime.command import as_command
@@ -66,7 +66,7 @@ def check_exposure(gateway: GatewaySettings) -> None:
     if not _is_loopback(gateway.host):
         raise ConfigurationError(
             f"GATEWAY_HOST={gateway.host} is reachable from elsewhere, but GATEWAY_TOKENS_FILE is not set; set it to a "
-            "file made with `python -m include.gateway.tokens add`, set GATEWAY_OIDC_ISSUER, or listen on 127.0.0.1"
+            "file made with `python -m include.gateway.auth.tokens add`, set GATEWAY_OIDC_ISSUER, or listen on 127.0.0.1"
         )
     log.warning("GATEWAY_TOKENS_FILE is not set: every call is open to everybody on this machine")
 

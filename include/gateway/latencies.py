@@ -6,7 +6,7 @@ from itertools import accumulate
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
-from include.gateway.token_file import series_of
+from include.gateway.auth.token_file import series_of
 
 # upper bounds in seconds
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, float("inf"))

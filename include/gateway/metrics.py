@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from include.contracts.clock import Clock
+from include.gateway.auth.quotas import Quotas
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.circuit import Circuit
 from include.gateway.counters import Counters
@@ -15,7 +16,6 @@ from include.gateway.home_cluster import HomeCluster
 from include.gateway.http.server import Server
 from include.gateway.idempotency import Idempotency
 from include.gateway.ports import Backlog
-from include.gateway.quotas import Quotas
 from include.runtime.metrics_page import metrics_page
 
 

@@ -9,10 +9,10 @@ from functools import cached_property
 import httptools
 
 from include.contracts.topics import Topic
+from include.gateway.auth.tokens import NOBODY, Access, Tokens
 from include.gateway.http.answer import Answer, fault
 from include.gateway.http.request import Head, idempotency_key, require_json
 from include.gateway.request_trace import RequestTrace
-from include.gateway.tokens import NOBODY, Access, Tokens
 
 
 @dataclass(slots=True)  # not frozen: that would cost each request half a microsecond

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from include.gateway.auth.quotas import Quotas
+from include.gateway.auth.tokens import Tokens
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.cors import Origins
@@ -15,9 +17,7 @@ from include.gateway.idempotency import Idempotency
 from include.gateway.intake import Intake
 from include.gateway.metrics import GatewayMetrics
 from include.gateway.ports import CallJournal, Failure, FallbackStore, Producer, SystemOfRecord
-from include.gateway.quotas import Quotas
 from include.gateway.supervision import client_rule_for
-from include.gateway.tokens import Tokens
 from include.runtime.settings import GatewayLimits, GatewaySettings
 from include.runtime.spans import Tracer
 

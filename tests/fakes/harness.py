@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 
 from include.gateway.app import Gateway
+from include.gateway.auth.token_file import Entry
+from include.gateway.auth.tokens import Tokens
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.http.server import Server
 from include.gateway.services import Services, build_services
-from include.gateway.token_file import Entry
-from include.gateway.tokens import Tokens
 from include.runtime.settings import GatewaySettings
 from tests.fakes.gateway import FixedClock, MemoryFallbackStore, MemoryProducer, MemorySystemOfRecord
 

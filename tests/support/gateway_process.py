@@ -10,7 +10,7 @@ from typing import Self
 
 import httpx
 
-from include.gateway import token_file
+from include.gateway.auth import token_file
 from include.gateway.client import GatewayClient
 from include.runtime.settings import Settings
 from stack.ports import unused

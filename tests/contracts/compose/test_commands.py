@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from include.gateway.tokens import Tokens
+from include.gateway.auth.tokens import Tokens
 from tests.support.compose import Compose, generated_variables
 from tests.support.image import copy_tree, read_stages
 

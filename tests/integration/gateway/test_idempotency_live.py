@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from include.gateway import token_file
+from include.gateway.auth import token_file
 from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.full_disk import small_disk

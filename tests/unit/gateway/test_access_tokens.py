@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import RSAAlgorithm
 
-from include.gateway import access_tokens
-from include.gateway.access_tokens import AccessTokens
+from include.gateway.auth import access_tokens
+from include.gateway.auth.access_tokens import AccessTokens
+from include.gateway.auth.issuer_keys import IssuerKeys, parse_keys
+from include.gateway.auth.token_file import Entry
+from include.gateway.auth.tokens import Tokens
 from include.gateway.http.answer import Fault
-from include.gateway.issuer_keys import IssuerKeys, parse_keys
-from include.gateway.token_file import Entry
-from include.gateway.tokens import Tokens
 from include.runtime.settings import OidcSettings
 from tests.support.issuer import AUDIENCE, SigningKey, claims_of, encoded, first_key
 

@@ -6,8 +6,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from include.adapters.issuer import HttpIssuer
-from include.gateway.issuer_keys import MIN_INTERVAL_S, IssuerKeys, IssuerUnavailable
+from include.gateway.auth.issuer import HttpIssuer
+from include.gateway.auth.issuer_keys import MIN_INTERVAL_S, IssuerKeys, IssuerUnavailable
 from include.runtime.settings import OidcSettings
 from tests.support.issuer import SigningKey
 
@@ -160,7 +160,7 @@ def test_unknown_ids_during_a_fetch_cause_no_further_one(source, clock):
 
 
 def test_a_fetch_that_takes_too_long_is_a_problem(keys, source, monkeypatch):
-    monkeypatch.setattr("include.gateway.issuer_keys.FETCH_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("include.gateway.auth.issuer_keys.FETCH_TIMEOUT_S", 0.05)
     source.fetch = asyncio.Event().wait
     asyncio.run(keys.fetch())
     assert "did not send them within 0.05 s" in keys.problem
@@ -168,7 +168,7 @@ def test_a_fetch_that_takes_too_long_is_a_problem(keys, source, monkeypatch):
 
 
 def test_an_issuer_that_trickles_its_head_ends_no_later_than_the_timeout(monkeypatch):
-    monkeypatch.setattr("include.gateway.issuer_keys.FETCH_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("include.gateway.auth.issuer_keys.FETCH_TIMEOUT_S", 0.3)
 
     async def trickle(reader, writer):
         writer.write(b"HTTP/1.1 200 OK\r\nx: ")
@@ -228,7 +228,7 @@ def test_the_keys_are_fetched_regularly_and_sooner_when_asked(source):
 
 
 def test_an_error_of_the_source_does_not_end_the_refresh(source, monkeypatch):
-    monkeypatch.setattr("include.gateway.issuer_keys.MIN_INTERVAL_S", 0.01)
+    monkeypatch.setattr("include.gateway.auth.issuer_keys.MIN_INTERVAL_S", 0.01)
 
     async def main():
         source.error = RuntimeError("unexpected")

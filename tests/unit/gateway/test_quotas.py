@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from include.gateway.auth.quotas import BURST_S, Quotas
 from include.gateway.http.answer import Fault
 from include.gateway.latencies import Latencies
-from include.gateway.quotas import BURST_S, Quotas
 
 
 class Time:

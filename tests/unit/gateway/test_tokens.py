@@ -12,10 +12,10 @@ import pytest
 
 from include.contracts.errors import ConfigurationError
 from include.contracts.pipelines import RAW_TOPICS
-from include.gateway import token_file
+from include.gateway.auth import token_file
+from include.gateway.auth.token_file import Entry, digest
+from include.gateway.auth.tokens import Tokens
 from include.gateway.http.answer import Fault
-from include.gateway.token_file import Entry, digest
-from include.gateway.tokens import Tokens
 from stack import env_file
 from stack.errors import StackError
 from stack.layout import Layout
@@ -39,7 +39,7 @@ def path(tmp_path):
 
 def command(path, *arguments, environment=None):
     return subprocess.run(
-        [sys.executable, "-m", "include.gateway.tokens", "--file", str(path), *arguments],
+        [sys.executable, "-m", "include.gateway.auth.tokens", "--file", str(path), *arguments],
         cwd=ROOT, env={"PYTHONPATH": str(ROOT), **(environment or {})}, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -404,7 +404,7 @@ def test_a_third_token_is_refused_until_one_is_retired(path):
 
 
 def test_the_file_of_the_environment_is_the_default(path):
-    module = [sys.executable, "-m", "include.gateway.tokens", "list"]
+    module = [sys.executable, "-m", "include.gateway.auth.tokens", "list"]
     missing = subprocess.run(
         module, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )

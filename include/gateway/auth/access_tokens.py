@@ -9,10 +9,10 @@ from typing import Any
 import jwt
 
 from include.contracts.pipelines import RAW_TOPICS
-from include.gateway.challenges import ADMIN_SCOPE, TOPIC_SCOPE, invalid_token
+from include.gateway.auth.challenges import ADMIN_SCOPE, TOPIC_SCOPE, invalid_token
+from include.gateway.auth.issuer_keys import IssuerKey, IssuerKeys, IssuerUnavailable
+from include.gateway.auth.token_file import EVERY_TOPIC, ISSUER_PREFIX, Entry
 from include.gateway.http.answer import unavailable
-from include.gateway.issuer_keys import IssuerKey, IssuerKeys, IssuerUnavailable
-from include.gateway.token_file import EVERY_TOPIC, ISSUER_PREFIX, Entry
 from include.runtime.settings import OidcSettings
 
 _MAX_TOKEN_BYTES = 8 << 10

@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from include.gateway.issuer_keys import IssuerUnavailable
+from include.gateway.auth.issuer_keys import IssuerUnavailable
 from include.runtime.environment_reader import without_login
 from include.runtime.settings import OidcSettings, is_secure_url
 

@@ -1,4 +1,4 @@
-"""Authorization by bearer token, and the command that edits the tokens file: `python -m include.gateway.tokens`.
+"""Authorization by bearer token, and the command that edits the tokens file: `python -m include.gateway.auth.tokens`.
 
     add NAME --topic board    create a token and print it once
     rotate NAME               create a second token beside the first and print it once: give it to the client
@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Literal
 
 from include.contracts.errors import OK, ConfigurationError
 from include.contracts.pipelines import RAW_TOPICS
-from include.gateway import token_file
-from include.gateway.challenges import ADMIN_SCOPE, TOPIC_SCOPE, insufficient_scope, invalid_token, missing_token
-from include.gateway.token_file import EVERY_TOPIC, Entry
+from include.gateway.auth import token_file
+from include.gateway.auth.challenges import ADMIN_SCOPE, TOPIC_SCOPE, insufficient_scope, invalid_token, missing_token
+from include.gateway.auth.token_file import EVERY_TOPIC, Entry
 from include.runtime.command import as_command
 
 if TYPE_CHECKING:
-    from include.gateway.access_tokens import AccessTokens  # its library takes a tenth of a second to import
+    from include.gateway.auth.access_tokens import AccessTokens  # its library takes a tenth of a second to import
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ def _file_of_the_environment() -> Path:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m include.gateway.tokens", description="Edit the tokens file.")
+    parser = argparse.ArgumentParser(prog="python -m include.gateway.auth.tokens", description="Edit the tokens file.")
     parser.add_argument("--file", type=Path, help="the tokens file (default: GATEWAY_TOKENS_FILE)")
     actions = parser.add_subparsers(dest="action", required=True)
     add = actions.add_parser("add", help="create a token and print it once")
