@@ -118,7 +118,7 @@ check: setup ## format, lint, types, import rules, generated docs
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(PY) -m include.contracts.export --check
-	@$(PY) -m include.gateway.openapi --check
+	@$(PY) -m include.gateway.calls.openapi --check
 
 # Needs no set-up: Python alone, and the network.
 audit: ## known vulnerabilities of the locked packages and jars; needs the network

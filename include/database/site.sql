@@ -1,5 +1,5 @@
 -- The tables of the site's API, apart from those of the pipelines: members and boards as the API last saved them, and
--- the keys of its callers. include.gateway.rows serves them. They are made in the database of pipeline board_detail.
+-- the keys of its callers. include.gateway.calls.rows serves them. They are made in the database of pipeline board_detail.
 
 CREATE SCHEMA site;
 COMMENT ON SCHEMA site IS 'System of record: what the site''s API last saved.';

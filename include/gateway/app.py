@@ -4,11 +4,11 @@ import logging
 import traceback
 
 from include.gateway.auth.tokens import NOBODY
+from include.gateway.calls.router import Call, Route, Router
+from include.gateway.calls.routes import routes
 from include.gateway.http.answer import UNEXPECTED, Answer, Fault, Headers, answer_of
 from include.gateway.http.request import Request
 from include.gateway.request_trace import begin, finish
-from include.gateway.router import Call, Route, Router
-from include.gateway.routes import routes
 from include.gateway.services import Services
 from include.runtime.logs import REQUEST
 

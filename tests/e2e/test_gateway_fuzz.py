@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from include.gateway import openapi
+from include.gateway.calls import openapi
 from include.runtime.settings import GatewayLimits
 from tests.support.database import database_environment, migrated
 from tests.support.gateway_process import ROOT, GatewayProcess

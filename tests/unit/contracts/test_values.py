@@ -15,7 +15,7 @@ from include.contracts.pipelines import TOPICS
 from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 from include.contracts.validation import violations
 from include.contracts.versions import version_in
-from include.gateway.openapi_schemas import example
+from include.gateway.calls.openapi_schemas import example
 from spark_jobs.speed.record_decoder import read_record
 from tests.fakes.events import board, member
 from tests.support.any_record import DECIMALS, AnyRecord, Message, twisted

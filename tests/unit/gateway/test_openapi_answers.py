@@ -9,7 +9,7 @@ import httpx
 import jsonschema
 import pytest
 
-from include.gateway import openapi
+from include.gateway.calls import openapi
 from include.gateway.ports import Failure
 from include.runtime.settings import GatewayLimits
 from tests.fakes.events import board

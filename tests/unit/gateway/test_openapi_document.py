@@ -9,8 +9,8 @@ import pytest
 
 from include.contracts.pipelines import RAW_TOPICS, TOPICS
 from include.contracts.validation import violations
-from include.gateway import openapi
-from include.gateway.routes import routes
+from include.gateway.calls import openapi
+from include.gateway.calls.routes import routes
 from include.gateway.supervision import TABLE
 from include.runtime.settings import GatewayLimits
 from tests.fakes.harness import FakeGateway

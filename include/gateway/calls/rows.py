@@ -17,14 +17,14 @@ from include.contracts.fields import LONG_MAX
 from include.contracts.site import BOARD_DETAIL_PIPELINE
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, violations
-from include.gateway.events import raise_unless_kept
+from include.gateway.calls.events import raise_unless_kept
+from include.gateway.calls.router import Call
 from include.gateway.http.answer import Answer, Fault, encode, fault, pointer, unavailable
 from include.gateway.idempotency import Attempted, Outcomes, fingerprint, key_reused
 from include.gateway.intake import row_record
 from include.gateway.payload import decode
 from include.gateway.ports import ChangeKey, KeyReused, Saved
 from include.gateway.request_trace import RequestTrace
-from include.gateway.router import Call
 from include.gateway.services import Services
 from include.gateway.supervision import DATABASE_CLOCK_AHEAD, DATABASE_UNAVAILABLE, TABLE
 

@@ -5,13 +5,13 @@ import re
 import msgspec
 
 from include.contracts.validation import suspicious
+from include.gateway.calls.router import Call
 from include.gateway.event_ids import keyed_event_ids, new_event_id, new_event_ids
 from include.gateway.http.answer import JSON, RETRY_AFTER, Answer, Fault, encode, fault, shown, unavailable
 from include.gateway.http.limits import MAX_RECORD_BYTES
 from include.gateway.idempotency import Attempted, Outcomes, fingerprint
 from include.gateway.intake import Kept, NotKept, Outcome, Rejected
 from include.gateway.payload import decode, require_json
-from include.gateway.router import Call
 from include.gateway.services import Services
 
 _ARRAY = re.compile(rb"[ \t\r\n]*\[")

@@ -1,6 +1,6 @@
 """The gateway's OpenAPI 3.1 document, generated from the contracts and the limits.
 
-`python -m include.gateway.openapi` prints it, `--write` writes it to docs/contracts, `--check` exits 1 if the file
+`python -m include.gateway.calls.openapi` prints it, `--write` writes it to docs/contracts, `--check` exits 1 if the file
 there is out of date. A running gateway serves the document with its own limits at GET /openapi.json.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from include.contracts.fields import FIRST_YEAR, LAST_YEAR
-from include.gateway import openapi_schemas as schemas
-from include.gateway.openapi_calls import FAULTS, JSON, OF_EVERY_CALL, Call, Fault, calls
-from include.gateway.openapi_schemas import Json, ref
+from include.gateway.calls import openapi_schemas as schemas
+from include.gateway.calls.openapi_calls import FAULTS, JSON, OF_EVERY_CALL, Call, Fault, calls
+from include.gateway.calls.openapi_schemas import Json, ref
 from include.runtime.settings import GatewayLimits
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "contracts" / "gateway.openapi.json"
@@ -150,7 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.check:
         if is_drifted(TARGET):
-            print(f"out of date: {TARGET.name}; run: python -m include.gateway.openapi --write", file=sys.stderr)
+            print(f"out of date: {TARGET.name}; run: python -m include.gateway.calls.openapi --write", file=sys.stderr)
             return 1
     elif chosen.write:
         TARGET.write_text(text(), encoding="utf-8")

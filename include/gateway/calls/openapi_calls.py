@@ -7,8 +7,8 @@ from typing import Literal
 from include.contracts.pipelines import RAW_TOPICS, TOPICS
 from include.contracts.site import BOARD, MEMBER
 from include.contracts.topics import Topic
-from include.gateway import openapi_schemas as schemas
-from include.gateway.openapi_schemas import Json, ref
+from include.gateway.calls import openapi_schemas as schemas
+from include.gateway.calls.openapi_schemas import Json, ref
 from include.runtime.settings import GatewayLimits
 
 JSON = "application/json"

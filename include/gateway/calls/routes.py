@@ -5,12 +5,12 @@ from functools import cached_property, partial
 
 from include.contracts.pipelines import RAW_TOPICS, TOPICS
 from include.contracts.site import BOARD, MEMBER
-from include.gateway import events
+from include.gateway.calls import events
+from include.gateway.calls.openapi import document
+from include.gateway.calls.router import Call, Route
+from include.gateway.calls.rows import Rows
 from include.gateway.http.answer import Answer, encode, fault, json_answer
 from include.gateway.metrics import age_s
-from include.gateway.openapi import document
-from include.gateway.router import Call, Route
-from include.gateway.rows import Rows
 from include.gateway.services import Services
 
 # /readyz and /metrics need no token, so their cost per second must be bounded
