@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psycopg2
 
-from include.adapters.files import call_journal
 from include.contracts.errors import DatabaseUnavailable
+from include.gateway import call_journal
 from include.gateway.fallback import cluster_file
 from include.gateway.fallback import schema as fallback_schema
 from include.runtime.settings import reader_of

@@ -18,9 +18,6 @@ from contextlib import suppress
 
 import uvloop
 
-from include.adapters.files.call_journal import SqliteCallJournal
-from include.adapters.kafka.producer import KafkaProducer
-from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.contracts.clock import SystemClock
 from include.contracts.errors import OK, STOPPED, BrokerUnavailable, ConfigurationError, PipelineError, Retryable
 from include.contracts.offsets import Partition
@@ -31,11 +28,14 @@ from include.gateway.auth.issuer import HttpIssuer
 from include.gateway.auth.issuer_keys import IssuerKeys
 from include.gateway.auth.tokens import Tokens
 from include.gateway.broker_clock import BrokerClock
+from include.gateway.call_journal import SqliteCallJournal
 from include.gateway.fallback.cluster_file import ClusterFile
 from include.gateway.fallback.store import SqliteFallbackStore
 from include.gateway.http.limits import MAX_MESSAGE_BYTES
 from include.gateway.http.server import Server
+from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.services import Services, build_services
+from include.gateway.system_of_record import PostgresSystemOfRecord
 from include.kafka.admin import topics_below
 from include.kafka.offsets import OffsetReader
 from include.runtime.command import as_command

@@ -4,12 +4,12 @@ import asyncio
 import uuid
 from collections.abc import Iterator, Sequence
 
-from include.adapters.kafka.producer import KafkaProducer
 from include.contracts.clock import Clock
 from include.contracts.definition import Definition
 from include.contracts.errors import BrokerUnavailable
 from include.contracts.topics import Topic
 from include.gateway.intake import accepted_at, make_record
+from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.ports import Record
 from include.gateway.reconcile import send
 from include.runtime.kafka_connection import KafkaConnection

@@ -40,9 +40,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from include.adapters.kafka.producer import KafkaProducer
-from include.adapters.postgres.unpublished_rows import Timeline, UnpublishedRow, UnpublishedRows, WrittenBack
-from include.adapters.published_versions import iter_store, iter_topic
 from include.contracts.clock import Clock, SystemClock, rfc3339
 from include.contracts.errors import LOOK, OK, BrokerUnavailable, PipelineError, Retryable
 from include.contracts.site import BOARD, MEMBER
@@ -53,8 +50,11 @@ from include.database.sessions import LONG, connect, open_connection
 from include.gateway.fallback.cluster_file import require_own_cluster
 from include.gateway.fallback.store import require_store
 from include.gateway.intake import row_record
+from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.ports import Producer, Record
+from include.gateway.published_versions import iter_store, iter_topic
 from include.gateway.supervision import rule_for
+from include.gateway.unpublished_rows import Timeline, UnpublishedRow, UnpublishedRows, WrittenBack
 from include.runtime.command import as_command
 from include.runtime.settings import Settings, pipeline_names
 

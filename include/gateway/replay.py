@@ -26,7 +26,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from include.adapters.kafka.producer import KafkaProducer
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.errors import LOOK, OK, TRY_LATER, BrokerUnavailable, ConfigurationError, ForeignCluster
 from include.gateway.circuit import Circuit, Supervisor
@@ -37,6 +36,7 @@ from include.gateway.fallback.rows import waiting_of
 from include.gateway.fallback.salvage import Salvage
 from include.gateway.fallback.store import SqliteFallbackStore, require_store
 from include.gateway.home_cluster import HomeCluster
+from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.ports import FallbackStore, SetAside, StoreUnavailable
 from include.runtime.command import as_command
 from include.runtime.kafka_connection import KafkaConnection

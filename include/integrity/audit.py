@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from include.adapters.kafka.producer import producer_config
 from include.contracts.topics import PRODUCER_SETTINGS, PYTHON_PRODUCER_SETTINGS, SINK_SETTINGS
 from include.gateway.http.limits import MAX_MESSAGE_BYTES
+from include.gateway.kafka_producer import producer_config
 from include.integrity.day_status import DayStatus, load_statuses, rate_text
 from include.integrity.findings import Finding, Severity
 from include.kafka.admin import topics_below

@@ -17,9 +17,9 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from include.adapters.kafka.producer import KafkaProducer
 from include.contracts.errors import BrokerUnavailable
 from include.contracts.pipelines import PIPELINES, TOPICS
+from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.ports import Record
 from include.kafka.access import KafkaAccessDenied, Part
 from include.kafka.admin import create_topics, topics_below

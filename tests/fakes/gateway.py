@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from include.adapters.postgres.system_of_record import require_not_ahead
 from include.contracts.clock import epoch_ms, rfc3339
 from include.contracts.errors import DatabaseUnavailable
 from include.contracts.offsets import Partition
@@ -29,6 +28,7 @@ from include.gateway.ports import (
     Waiting,
 )
 from include.gateway.supervision import CLOSED, DEADLINE
+from include.gateway.system_of_record import require_not_ahead
 from include.kafka.partitioner import place
 
 ROW_BYTES = 100

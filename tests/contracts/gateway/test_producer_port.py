@@ -9,10 +9,10 @@ from confluent_kafka import KafkaError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from include.adapters.kafka.producer import KafkaProducer
 from include.contracts.clock import SystemClock, epoch_ms
 from include.contracts.headers import EVENT_ID
 from include.contracts.topics import LOG_APPEND_TIME
+from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.ports import Failure, Producer, Record
 from include.gateway.supervision import Action, rule_for
 from include.runtime.kafka_connection import KafkaConnection

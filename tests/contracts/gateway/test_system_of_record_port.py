@@ -11,7 +11,6 @@ from datetime import timedelta
 import psycopg2
 import pytest
 
-from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.errors import DatabaseClockAhead, DatabaseUnavailable
 from include.contracts.site import BOARD, MEMBER
@@ -19,6 +18,7 @@ from include.contracts.validation import violations
 from include.database.sessions import connect
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.ports import ChangeKey, KeyReused, SystemOfRecord
+from include.gateway.system_of_record import PostgresSystemOfRecord
 from tests.fakes.gateway import FixedClock, MemorySystemOfRecord
 from tests.support.database import migrated
 from tests.support.freezing import freeze

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from include.adapters.arrow_rows import event_ids
 from include.adapters.postgres.served_batch import records_schema
-from include.adapters.published_versions import PublishedVersion, version_of
 from include.contracts import headers as h
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
@@ -26,6 +25,7 @@ from include.contracts.validation import MAX_DIGITS, MAX_NAME_LENGTH, suspicious
 from include.gateway.http.answer import Fault
 from include.gateway.intake import Intake, Rejected
 from include.gateway.payload import decode as decode_body
+from include.gateway.published_versions import PublishedVersion, version_of
 from include.kafka.record_table import RAW, record_times
 from include.runtime.settings import GatewayLimits
 from spark_jobs.archive.rows import DatedRows, VersionRows, of_no_day, places

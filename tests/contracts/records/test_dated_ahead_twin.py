@@ -14,7 +14,6 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from include.adapters.published_versions import version_of
 from include.contracts import headers as h
 from include.contracts.clock import epoch_ms, rfc3339
 from include.contracts.definition import FOLDER
@@ -24,6 +23,7 @@ from include.contracts.reject import Reject
 from include.contracts.site import BOARD
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.intake import Intake, Rejected, accepted_at
+from include.gateway.published_versions import version_of
 from spark_jobs.archive.rows import DatedRows, VersionRows
 from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.speed.record_decoder import read_record

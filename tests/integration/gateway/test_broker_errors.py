@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import KafkaError
 
-from include.adapters.kafka.producer import KafkaProducer
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.drain import Drain
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.intake import Intake, Kept, Outcome
+from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.ports import Failure, Record
 from include.gateway.supervision import PARTITION_OUT, Action, client_rule_for, rule_for
 from include.runtime.kafka_connection import KafkaConnection

@@ -8,7 +8,6 @@ import itertools
 import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
 
-from include.adapters.kafka.producer import KafkaProducer
 from include.contracts.clock import SystemClock, epoch_ms
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from include.contracts.site import BOARD
@@ -18,6 +17,7 @@ from include.gateway.counters import Counters
 from include.gateway.drain import Drain
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.intake import Intake, Kept
+from include.gateway.kafka_producer import KafkaProducer
 from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 from tests.fakes.events import board

@@ -13,7 +13,6 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.contracts.clock import SystemClock, epoch_ms, rfc3339
 from include.contracts.errors import ContractMismatch, DatabaseUnavailable
 from include.contracts.reject import Reject
@@ -25,6 +24,7 @@ from include.gateway.fallback.store import SqliteFallbackStore
 from include.gateway.intake import row_record
 from include.gateway.ports import ChangeKey, Record
 from include.gateway.reconcile import IdsGivenTwice, Scope, TimelineTooYoung, reconcile_sources
+from include.gateway.system_of_record import PostgresSystemOfRecord
 from include.integrity.gateway_stores import StoresUnread
 from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection

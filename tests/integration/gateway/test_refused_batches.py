@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.adapters.kafka.producer import KafkaProducer
 from include.contracts.headers import EVENT_ID
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.circuit import Circuit, Supervisor
@@ -20,6 +19,7 @@ from include.gateway.counters import Counters
 from include.gateway.drain import Drain
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.intake import Intake, Kept, Rejected
+from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.ports import Record
 from include.runtime.kafka_connection import KafkaConnection
 from tests.fakes.gateway import FixedClock

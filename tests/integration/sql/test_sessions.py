@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from include.adapters.postgres.pending_store import PendingStore
-from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.archive.store import ArchiveStore
 from include.contracts.clock import SystemClock
 from include.contracts.errors import DatabaseUnavailable
@@ -17,6 +16,7 @@ from include.database.offset_ledger import OffsetLedger
 from include.database.sessions import SessionLimits, connect
 from include.database.stream_progress import StreamProgressStore
 from include.gateway.broker_clock import BrokerClock
+from include.gateway.system_of_record import PostgresSystemOfRecord
 from include.integrity.comparison import diff
 from include.integrity.days import dirty_days
 from include.integrity.page_model import load_rows

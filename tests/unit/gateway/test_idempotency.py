@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from include.adapters.files.call_journal import SqliteCallJournal
+from include.gateway.call_journal import SqliteCallJournal
 from include.gateway.http.answer import Answer, Fault, unavailable
 from include.gateway.idempotency import Attempted, Idempotency, fingerprint
 from tests.fakes.gateway import FixedClock

@@ -6,7 +6,7 @@ import logging
 import pytest
 from confluent_kafka import KafkaError
 
-from include.adapters.kafka.producer import KafkaProducer, _ClientLog, _failure
+from include.gateway.kafka_producer import KafkaProducer, _ClientLog, _failure
 from include.runtime.kafka_connection import KafkaConnection
 from tests.fakes.events import record
 

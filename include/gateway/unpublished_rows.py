@@ -12,13 +12,13 @@ from typing import NamedTuple
 import psycopg2
 from psycopg2.extensions import connection as Connection
 
-from include.adapters.postgres.system_of_record import saved_row
-from include.adapters.published_versions import PublishedVersion
 from include.contracts.errors import DatabaseUnavailable
 from include.contracts.site import BOARD, MEMBER
 from include.contracts.topics import Topic
 from include.database.named import query
 from include.gateway.ports import Saved
+from include.gateway.published_versions import PublishedVersion
+from include.gateway.system_of_record import saved_row
 
 _BATCH = 10_000
 _FETCH = 100  # small, because a document can be large and all of them must fit into the producer's buffer
