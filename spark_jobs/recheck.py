@@ -39,7 +39,7 @@ from include.contracts.topics import Topic
 from include.database.driver_lease import DriverLease
 from include.database.generation_store import GenerationStore
 from include.database.schema_revision import checked_settings
-from include.integrity.caught_up import wait_until_caught_up
+from include.integrity.days.stream_lag import wait_until_caught_up
 from include.kafka.offsets import OffsetReader
 from include.kafka.record_table import RAW
 from include.runtime.command import as_command

@@ -38,7 +38,7 @@ from include.contracts.errors import LOOK, OK, LedgerBeyondEnd, TopicReplaced
 from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import Move, OffsetLedger, Output
 from include.database.schema_revision import checked_settings
-from include.integrity.replaced_topic import take_out_of_cuts
+from include.integrity.days.replaced_topic import take_out_of_cuts
 from include.kafka.offsets import OffsetReader
 from include.runtime.command import as_command
 from include.runtime.settings import Settings

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from include.contracts.errors import PipelineError
 from include.database.stream_progress import Seen, StreamProgressStore
-from include.integrity.gateways import unsent
+from include.integrity.days.gateways import unsent
 from include.runtime.settings import Settings
 from stack import environment, leftovers
 from stack.errors import StackError

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from benchmarks.publish.parts import DAY, Bench
 from benchmarks.report import Goal, Report, median
-from include.integrity.comparison import verify
-from include.integrity.publication import publish, undo
+from include.integrity.days.comparison import verify
+from include.integrity.days.publication import publish, undo
 
 _RATE = 100
 _QUIET_S = 10.0

@@ -25,7 +25,7 @@ from demo.topic_sender import as_gateway, send
 from include.contracts.clock import epoch_ms
 from include.contracts.day import Day
 from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
-from include.integrity.publication import SPEED_LAYER, undo
+from include.integrity.days.publication import SPEED_LAYER, undo
 from include.runtime.settings import Settings
 from stack.layout import PROJECT_ROOT
 from tests.servers import wait_until

@@ -13,8 +13,8 @@ from typing import Any
 
 from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 
-from include.airflow_support.dag_ids import dag_ids
 from include.contracts.errors import PipelineError, Retryable
+from include.integrity.dag_ids import dag_ids
 from include.runtime.settings import APPROVAL_TIMEOUT_S, DEFAULT_TIMEZONE, reader_of
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from airflow.sdk import BaseNotifier, Context
 
 from include.airflow_support.addresses import address_of
 from include.contracts.errors import Retryable
-from include.integrity.findings import Notice
-from include.integrity.notification import Send
+from include.integrity.watch.findings import Notice
+from include.integrity.watch.notification import Send
 from include.runtime.settings import AlertSettings
 
 log = logging.getLogger(__name__)

@@ -12,20 +12,21 @@ from dataclasses import asdict
 from typing import Any
 
 from include.airflow_support.connections import batch_settings, run, task_settings
-from include.airflow_support.days import days_between
 from include.airflow_support.forms import FormError, require_reason
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.errors import PipelineError, Retryable
 from include.database.generation_store import GenerationStore
 from include.gateway.reconcile import DEFAULT_SINCE, Scope, reconcile_sources
-from include.integrity import certificate as certificates
-from include.integrity import covering, days
-from include.integrity.announcement import announcement_of
-from include.integrity.approval import needs_person, request_approval, save_question
-from include.integrity.gateway_stores import require_stores_read
-from include.integrity.gateways import FallbackNotDrained
-from include.integrity.late_members import find_late_members
+from include.integrity.days import certificate as certificates
+from include.integrity.days import covered_rows as covering
+from include.integrity.days import due_days as days
+from include.integrity.days.announcement import announcement_of
+from include.integrity.days.approval import needs_person, request_approval, save_question
+from include.integrity.days.day_range import days_between
+from include.integrity.days.gateway_stores import require_stores_read
+from include.integrity.days.gateways import FallbackNotDrained
+from include.integrity.days.late_members import find_late_members
 from include.integrity.report import text_of
 
 log = logging.getLogger(__name__)

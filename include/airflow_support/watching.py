@@ -12,18 +12,18 @@ from airflow.sdk import Context, Variable
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from include.airflow_support.connections import task_settings
-from include.airflow_support.dag_ids import dag_ids
 from include.airflow_support.notifiers import channels_of
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.errors import DatabaseUnavailable
 from include.database.schema_revision import require_schema
-from include.integrity import audit
-from include.integrity.alert_store import AlertStore
-from include.integrity.day_status import rate_text
-from include.integrity.findings import Event, Finding, Notice
-from include.integrity.notification import Send, notify, tell
-from include.integrity.snapshot import read_snapshot
-from include.integrity.watch import database_silent, judge
+from include.integrity.dag_ids import dag_ids
+from include.integrity.days.day_status import rate_text
+from include.integrity.watch import audit
+from include.integrity.watch.alert_store import AlertStore
+from include.integrity.watch.conditions import database_silent, judge
+from include.integrity.watch.findings import Event, Finding, Notice
+from include.integrity.watch.notification import Send, notify, tell
+from include.integrity.watch.snapshot import read_snapshot
 
 log = logging.getLogger(__name__)
 

@@ -5,26 +5,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from include.airflow_support.days import require_rebuildable
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.errors import WrongArguments
 from include.database.schema_revision import checked_settings
 from include.gateway.client import ReplayReport
-from include.integrity import caught_up, certificate, comparison, days, gateways, pruning, publication, whereabouts
-from include.integrity.audit import audit_kafka
-from include.integrity.certificate import Certificate
-from include.integrity.comparison import Differences, Report
-from include.integrity.findings import Finding
-from include.integrity.gateway_stores import give_up_store
-from include.integrity.page_model import load_rows
+from include.integrity.days import certificate, comparison, gateways, pruning, publication
+from include.integrity.days import due_days as days
+from include.integrity.days import stream_lag as caught_up
+from include.integrity.days.certificate import Certificate
+from include.integrity.days.comparison import Differences, Report
+from include.integrity.days.day_range import require_rebuildable
+from include.integrity.days.gateway_stores import give_up_store
+from include.integrity.days.publication import Moved
+from include.integrity.days.runs import newest_run
+from include.integrity.days.unexplained import Seen
+from include.integrity.pages import whereabouts
+from include.integrity.pages.page_model import load_rows
+from include.integrity.pages.undo_preview import UndoPreview, preview
 from include.integrity.process import rebuild
-from include.integrity.publication import Moved
 from include.integrity.report import Rebuilt
-from include.integrity.runs import newest_run
-from include.integrity.undo_preview import UndoPreview, preview
-from include.integrity.unexplained import Seen
-from include.integrity.watch import watch
+from include.integrity.watch.audit import audit_kafka
+from include.integrity.watch.conditions import watch
+from include.integrity.watch.findings import Finding
 from include.runtime.lineage import lineage_of, publish_job
 from include.runtime.settings import Settings
 

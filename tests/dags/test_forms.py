@@ -5,8 +5,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from include.airflow_support.dag_ids import SITE_BASES
 from include.airflow_support.forms import DIGITS, REASON, FormError, require_reason, require_same_key
+from include.integrity.dag_ids import SITE_BASES
 from tests.dags.rendering import DAY, rendered, submit, texts
 
 MARK = "an unusual reason"

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from include.airflow_support.dag_ids import SITE_BASES
 from include.airflow_support.timetable import DayTimetable
+from include.integrity.dag_ids import SITE_BASES
 from tests.dags.rendering import DAY, RUN_ID, rendered, texts
 
 REPROCESS = {

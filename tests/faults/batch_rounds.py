@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
-from include.integrity.days import days_to_rebuild
+from include.integrity.days.due_days import days_to_rebuild
 from tests.faults.batch_parts import Digest, Parts, Watch
 from tests.faults.batch_plan import Effect, Fault, Plan, Step
 from tests.faults.batch_verdict import DayVerdict, judge_changes, judge_corrections, judge_rows

@@ -29,7 +29,7 @@ import msgspec
 
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
-from include.integrity.days import days_to_rebuild
+from include.integrity.days.due_days import days_to_rebuild
 from include.runtime.settings import DEFAULT_PIPELINE, Settings
 from stack import env_file, environment
 from stack.backup import ENV_FILE, copy_private

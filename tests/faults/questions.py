@@ -42,8 +42,8 @@ from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from include.contracts.topics import Topic
 from include.database.named import fill
 from include.database.offset_ledger import OffsetLedger
-from include.integrity.comparison import verify
-from include.integrity.publication import publish
+from include.integrity.days.comparison import verify
+from include.integrity.days.publication import publish
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Settings
 from spark_jobs import repair

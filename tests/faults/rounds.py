@@ -14,9 +14,9 @@ import msgspec
 
 from include.contracts.definition import Definition
 from include.gateway.broker_clock import MAX_SKEW_S
-from include.integrity.comparison import verify
-from include.integrity.gateways import unsent
-from include.integrity.publication import publish
+from include.integrity.days.comparison import verify
+from include.integrity.days.gateways import unsent
+from include.integrity.days.publication import publish
 from tests.faults.journal import Entry, read_journal
 from tests.faults.load import Summary
 from tests.faults.parts import OTHER_TOKEN, Held, Parts

@@ -19,8 +19,8 @@ from include.contracts.errors import DriverSuperseded, TableReplaced
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.database.generation_store import GenerationStore
 from include.database.offset_ledger import OffsetLedger
-from include.integrity.days import days_in_topic
-from include.integrity.snapshot import _unarchived
+from include.integrity.days.due_days import days_in_topic
+from include.integrity.watch.snapshot import _unarchived
 from include.kafka.audit import misplaced_records
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail

@@ -21,10 +21,10 @@ from include.contracts.reject import Reject
 from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.topics import LOG_APPEND_TIME
-from include.integrity.comparison import diff
-from include.integrity.days import dirty_days
-from include.integrity.late_members import find_late_members
-from include.integrity.page_model import load_rows
+from include.integrity.days.comparison import diff
+from include.integrity.days.due_days import dirty_days
+from include.integrity.days.late_members import find_late_members
+from include.integrity.pages.page_model import load_rows
 from include.integrity.report import text_of
 from include.kafka.offsets import OffsetReader
 from include.runtime.retry import retry_transient

@@ -27,11 +27,11 @@ from hypothesis import strategies as st
 from include.contracts.clock import epoch_ms, rfc3339
 from include.contracts.errors import NothingBuilt, StaleRun
 from include.contracts.offsets import OffsetRange
-from include.integrity import late_members
-from include.integrity.covering import cover
-from include.integrity.days import dirty_days
-from include.integrity.pruning import collect_orphans
-from include.integrity.publication import UndoRefused, redo, undo
+from include.integrity.days import late_members
+from include.integrity.days.covered_rows import cover
+from include.integrity.days.due_days import dirty_days
+from include.integrity.days.pruning import collect_orphans
+from include.integrity.days.publication import UndoRefused, redo, undo
 from tests.support import mutations
 from tests.support.certifying import certify_alone
 from tests.support.examples import is_long

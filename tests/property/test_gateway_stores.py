@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.database.sessions import connect
-from include.integrity import gateway_stores
-from include.integrity.gateway_stores import (
+from include.integrity.days import gateway_stores
+from include.integrity.days.gateway_stores import (
     NotMissing,
     StoresUnread,
     give_up_store,
@@ -17,7 +17,7 @@ from include.integrity.gateway_stores import (
     note_stores,
     require_stores_read,
 )
-from include.integrity.gateways import Unsent
+from include.integrity.days.gateways import Unsent
 from tests.support.examples import examples
 from tests.support.pipeline import migrated, rows
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from include.contracts.day import Day
 from include.database.sessions import connect
-from include.integrity.comparison import verify
+from include.integrity.days.comparison import verify
 from include.runtime.settings import Settings
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import rows as sql

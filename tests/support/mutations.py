@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example
 
 from include.database import named
-from include.integrity import day_checks, late_members, publication
-from include.integrity.day_turn import in_turn
+from include.integrity.days import day_checks, late_members, publication
+from include.integrity.days.day_lock import in_turn
 from include.runtime.settings import Settings
 from tests.support.pipeline import rows
 
@@ -61,7 +61,7 @@ def _no_pairs(monkeypatch, *_):
 
 
 def _no_live_rows(monkeypatch, *_):
-    monkeypatch.setattr("include.integrity.days.mark_left_days", lambda _: None)
+    monkeypatch.setattr("include.integrity.days.due_days.mark_left_days", lambda _: None)
 
 
 def _undo_unchecked(monkeypatch, *_):

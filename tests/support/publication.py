@@ -14,8 +14,8 @@ import psycopg2
 
 from include.contracts.day import Day
 from include.contracts.errors import BalanceBroken, NothingBuilt
-from include.integrity import publication
-from include.integrity.comparison import verify
+from include.integrity.days import publication
+from include.integrity.days.comparison import verify
 from include.runtime.settings import Role, Settings
 from tests.servers import wait_until
 from tests.support.pipeline import rows
@@ -79,7 +79,8 @@ def open_as(settings: Settings, role: Role) -> psycopg2.extensions.connection:
 _PUBLISHER = """
 import itertools, os, signal, sys
 from include.contracts.day import Day
-from include.integrity import pruning, publication
+from include.integrity.days import pruning
+from include.integrity.days import publication
 from include.runtime.settings import Role, Settings
 
 settings = Settings.from_environment()

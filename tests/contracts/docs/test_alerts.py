@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from include.integrity.audit import AUDITED, STREAM_AUDITED
-from include.integrity.watch import CONDITIONS
+from include.integrity.watch.audit import AUDITED, STREAM_AUDITED
+from include.integrity.watch.conditions import CONDITIONS
 from include.runtime.settings import AlertSettings, Settings
 
 ROOT = Path(__file__).resolve().parents[3]

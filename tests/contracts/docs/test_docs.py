@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from include.airflow_support.dag_ids import BASES
+from include.integrity.dag_ids import BASES
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = [

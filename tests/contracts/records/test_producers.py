@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
-from include.integrity.audit import PRODUCERS
+from include.integrity.watch.audit import PRODUCERS
 from include.kafka.audit import producer_drifts
 from spark_jobs.connectors.kafka import PRODUCER_OPTIONS
 

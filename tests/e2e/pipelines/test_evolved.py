@@ -9,8 +9,8 @@ from include.contracts.day import Day
 from include.contracts.definition import FOLDER
 from include.contracts.definition_file import load_definitions
 from include.database.migrate import migrate
-from include.integrity.comparison import diff, verify
-from include.integrity.publication import undo
+from include.integrity.days.comparison import diff, verify
+from include.integrity.days.publication import undo
 from include.kafka.admin import create_topics
 from include.runtime.settings import Settings
 from tests.e2e.pipelines.test_second import customer, order

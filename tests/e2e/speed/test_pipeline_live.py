@@ -10,9 +10,9 @@ import pytest
 
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.integrity.caught_up import wait_until_caught_up
-from include.integrity.certificate import certify
-from include.integrity.comparison import verify
+from include.integrity.days.certificate import certify
+from include.integrity.days.comparison import verify
+from include.integrity.days.stream_lag import wait_until_caught_up
 from spark_jobs.batch.rebuild import rebuild_day
 from stack.ports import unused
 from tests.fakes.events import board, member

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Consumer
 
 from include.contracts.trace_context import parse
+from include.integrity.pages.whereabouts import find
 from include.integrity.report import text_of
-from include.integrity.whereabouts import find
 from tests.e2e.speed.test_pipeline_live import Stream
 from tests.fakes.events import board, member
 from tests.servers import wait_until

@@ -203,7 +203,7 @@ def test_a_night_and_forgetting_run_with_the_rights_that_the_command_prints(
     archive, store, bucket, kafka, postgres, tmp_path
 ):
     variables = environment(kafka, postgres, "archive_store", tmp_path) | store.variables(archive.folder.location)
-    line = ["-m", "include.rights", "archive", "--principal", f"batch={OF_BATCH}"]
+    line = ["-m", "include.integrity.rights", "archive", "--principal", f"batch={OF_BATCH}"]
     printed = run_module(line, variables)
     assert ADMIN[1] not in printed
     a_life(archive)

@@ -20,8 +20,8 @@ from include.database.forgotten import ForgottenStore
 from include.database.generation_store import GenerationStore
 from include.database.migrate import migrate
 from include.gateway.fallback.cluster_file import ClusterFile
-from include.integrity.comparison import verify
-from include.integrity.pruning import collect_orphans
+from include.integrity.days.comparison import verify
+from include.integrity.days.pruning import collect_orphans
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import Settings
 from spark_jobs.archive.check import verify_archive

@@ -9,11 +9,11 @@ from confluent_kafka.admin import AdminClient
 
 from include.contracts.clock import rfc3339
 from include.contracts.errors import DatabaseUnavailable
-from include.integrity.caught_up import wait_until_caught_up
-from include.integrity.certificate import certify
-from include.integrity.days import DirtyDay, dirty_days
-from include.integrity.late_members import CONSUMER, find_late_members
-from include.integrity.publication import redo, undo
+from include.integrity.days.certificate import certify
+from include.integrity.days.due_days import DirtyDay, dirty_days
+from include.integrity.days.late_members import CONSUMER, find_late_members
+from include.integrity.days.publication import redo, undo
+from include.integrity.days.stream_lag import wait_until_caught_up
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from tests.fakes.events import board, member
@@ -125,7 +125,7 @@ def test_no_transaction_is_open_while_the_topic_is_read(settings, monkeypatch):
 def test_a_search_that_ends_before_its_place_moved_is_made_up_for(settings, monkeypatch):
     send(settings, 7, MORNING)
     with monkeypatch.context() as patched:
-        patched.setattr("include.integrity.late_members.move_partitions", refuse)
+        patched.setattr("include.integrity.days.late_members.move_partitions", refuse)
         with pytest.raises(DatabaseUnavailable):
             find_late_members(settings)
     assert dirty_days(settings) == []

@@ -12,10 +12,10 @@ from include.contracts.day import Day
 from include.contracts.errors import DayBusy, MissingRange, StaleRun
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.database.generation_store import Excluded, GenerationStore, Part
-from include.integrity.comparison import verify
-from include.integrity.covering import cover
-from include.integrity.days import days_to_certify, days_to_rebuild, dirty_days
-from include.integrity.publication import publish
+from include.integrity.days.comparison import verify
+from include.integrity.days.covered_rows import cover
+from include.integrity.days.due_days import days_to_certify, days_to_rebuild, dirty_days
+from include.integrity.days.publication import publish
 from include.kafka.offsets import OffsetReader
 from spark_jobs.batch import member_preload
 from spark_jobs.batch.rebuild import TaskFailed, buckets_for, build, rebuild_day

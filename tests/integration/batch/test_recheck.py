@@ -9,9 +9,9 @@ from include.contracts.clock import rfc3339
 from include.contracts.errors import LOOK
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.database.driver_lease import DriverAlive, DriverLease
-from include.integrity.comparison import verify
-from include.integrity.day_page import load_day
-from include.integrity.days import dirty_days
+from include.integrity.days.comparison import verify
+from include.integrity.days.due_days import dirty_days
+from include.integrity.pages.day_page import load_day
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.check import verify_archive
 from spark_jobs.batch.rebuild import rebuild_day

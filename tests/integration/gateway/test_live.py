@@ -12,7 +12,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 from include.contracts.clock import epoch_ms
 from include.contracts.pipelines import PIPELINES
 from include.gateway.client import GatewayRefused, GatewayUnavailable, replay_fallback
-from include.integrity import gateways
+from include.integrity.days import gateways
 from include.kafka.partitioner import partition_of
 from include.runtime.settings import Settings
 from tests.fakes.events import board

@@ -25,7 +25,7 @@ from include.gateway.intake import row_record
 from include.gateway.ports import ChangeKey, Record
 from include.gateway.reconcile import IdsGivenTwice, Scope, TimelineTooYoung, reconcile_sources
 from include.gateway.system_of_record import PostgresSystemOfRecord
-from include.integrity.gateway_stores import StoresUnread
+from include.integrity.days.gateway_stores import StoresUnread
 from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import Settings

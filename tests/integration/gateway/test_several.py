@@ -11,8 +11,8 @@ import pytest
 
 from include.contracts.errors import LOOK, OK, REFUSED
 from include.integrity.__main__ import main
-from include.integrity.gateways import unsent
-from include.integrity.snapshot import read_snapshot
+from include.integrity.days.gateways import unsent
+from include.integrity.watch.snapshot import read_snapshot
 from include.runtime.settings import Settings
 from tests.fakes.events import board
 from tests.servers import wait_until

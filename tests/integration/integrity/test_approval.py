@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.airflow_support import steps
-from include.integrity.approval import AskedBefore, request_approval
-from include.integrity.comparison import verify
-from include.integrity.pruning import collect_orphans
-from include.integrity.publication import publish
-from include.integrity.unexplained import ApprovalOutdated
+from include.integrity.days.approval import AskedBefore, request_approval
+from include.integrity.days.comparison import verify
+from include.integrity.days.pruning import collect_orphans
+from include.integrity.days.publication import publish
+from include.integrity.days.unexplained import ApprovalOutdated
 from tests.support.examples import examples
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.serving import DAY, build, opened_store, row, serve

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.__main__ import main
-from include.integrity.audit import AUDITED, audit_kafka
+from include.integrity.watch.audit import AUDITED, audit_kafka
 from include.kafka.audit import audit_cluster, misplaced_records, reassignment
 from stack.layout import Layout
 from stack.prerequisites import find_java

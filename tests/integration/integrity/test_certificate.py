@@ -19,14 +19,14 @@ from include.database.generation_store import hashed_columns
 from include.database.named import query
 from include.database.sessions import connect
 from include.gateway.client import GatewayUnavailable
-from include.integrity import certificate as certificate_module
-from include.integrity.certificate import DayChanged
 from include.integrity.commands import COMMANDS, Command
-from include.integrity.comparison import verify
-from include.integrity.day_checks import request_check
-from include.integrity.gateway_stores import note_stores
-from include.integrity.gateways import Unsent, gateways, unsent
-from include.integrity.late_members import LateMember
+from include.integrity.days import certificate as certificate_module
+from include.integrity.days.certificate import DayChanged
+from include.integrity.days.comparison import verify
+from include.integrity.days.day_checks import request_check
+from include.integrity.days.gateway_stores import note_stores
+from include.integrity.days.gateways import Unsent, gateways, unsent
+from include.integrity.days.late_members import LateMember
 from include.runtime.settings import Settings
 from stack.ports import unused
 from tests.servers import wait_until

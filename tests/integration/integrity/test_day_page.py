@@ -10,13 +10,13 @@ from fastapi.testclient import TestClient
 
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
-from include.integrity import page
-from include.integrity.comparison import verify
-from include.integrity.day_page import load_day, load_difference
-from include.integrity.page import create_app
-from include.integrity.page_model import load_rows
-from include.integrity.page_state import read_state
-from include.integrity.publication import undo
+from include.integrity.days.comparison import verify
+from include.integrity.days.publication import undo
+from include.integrity.pages import app as page
+from include.integrity.pages.app import create_app
+from include.integrity.pages.day_page import load_day, load_difference
+from include.integrity.pages.page_model import load_rows
+from include.integrity.pages.page_state import read_state
 from include.runtime.kafka_connection import KafkaConnection
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows

@@ -12,9 +12,16 @@ from include.contracts.errors import REFUSED
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.database.generation_store import GenerationStore
 from include.integrity.__main__ import main
-from include.integrity.comparison import verify
-from include.integrity.days import MANY_RUNS, MAX_DAYS, NEAR_DAYS, days_to_certify, days_to_rebuild, load_window
-from include.integrity.publication import publish
+from include.integrity.days.comparison import verify
+from include.integrity.days.due_days import (
+    MANY_RUNS,
+    MAX_DAYS,
+    NEAR_DAYS,
+    days_to_certify,
+    days_to_rebuild,
+    load_window,
+)
+from include.integrity.days.publication import publish
 from spark_jobs.batch.rebuild import rebuild_day
 from tests.support.certifying import certify_alone
 from tests.support.examples import examples
@@ -213,7 +220,7 @@ def test_no_day_is_lost_behind_one_that_can_wait(database, unpublished, marked, 
         begun(database, yesterday.before(age), MANY_RUNS)
     window = load_window(database)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("include.integrity.days.MAX_DAYS", most)
+        patch.setattr("include.integrity.days.due_days.MAX_DAYS", most)
         built = [Day.parse(day, database.timezone) for day in chosen(database, yesterday)]
     possible = {yesterday.before(age) for age in unpublished | marked if yesterday.before(age).date in window}
     assert len(built) == min(most, len(possible))

@@ -5,10 +5,10 @@ import pytest
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.database.named import query
 from include.database.sessions import connect
-from include.integrity.day_checks import check_days
-from include.integrity.days import dirty_days
-from include.integrity.pruning import collect_orphans
-from include.integrity.publication import redo, undo
+from include.integrity.days.day_checks import check_days
+from include.integrity.days.due_days import dirty_days
+from include.integrity.days.pruning import collect_orphans
+from include.integrity.days.publication import redo, undo
 from tests.support.certifying import certify_alone
 from tests.support.counted import counted
 from tests.support.many_days import age, publish_days

@@ -6,9 +6,9 @@ from contextlib import closing
 import pytest
 
 from include.adapters.postgres import live_table_sink
-from include.integrity import comparison, day_checks, verified
-from include.integrity.comparison import verify
-from include.integrity.days import dirty_days
+from include.integrity.days import comparison, day_checks, verified
+from include.integrity.days.comparison import verify
+from include.integrity.days.due_days import dirty_days
 from tests.support.many_days import locks_held, publish_days
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import open_as, publish

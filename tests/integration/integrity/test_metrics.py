@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from include.archive.store import CONSUMER
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
-from include.integrity.metrics import GAUGES, BatchMetrics
+from include.integrity.pages.metrics import GAUGES, BatchMetrics
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import build, row

@@ -5,9 +5,9 @@ import datetime as dt
 
 import pytest
 
-from include.integrity.covering import cover
-from include.integrity.days import DirtyDay, dirty_days
-from include.integrity.publication import redo, undo
+from include.integrity.days.covered_rows import cover
+from include.integrity.days.due_days import DirtyDay, dirty_days
+from include.integrity.days.publication import redo, undo
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
@@ -118,7 +118,7 @@ def test_older_versions_and_boards_of_one_day_mark_nothing(settings, store):
 
 
 def test_a_night_looks_again_when_the_publication_could_not(settings, monkeypatch):
-    monkeypatch.setattr("include.integrity.publication.check_after_move", lambda *_: None)
+    monkeypatch.setattr("include.integrity.days.publication.check_after_move", lambda *_: None)
     published(settings, DAY, [moved(2, 7)], cut=9, run_id="b")
     assert rows(settings, "SELECT count(*) FROM dirty_day") == [(0,)]
     assert dirty_days(settings) == LEFT

@@ -11,10 +11,11 @@ import pytest
 from include.adapters.postgres import live_table
 from include.contracts.errors import DayBusy, NothingBuilt, StaleRun
 from include.database.generation_store import GenerationStore
-from include.integrity import day_turn, publication
-from include.integrity.comparison import verify
-from include.integrity.pruning import collect_orphans
-from include.integrity.publication import UndoRefused, history, redo, undo
+from include.integrity.days import day_lock as day_turn
+from include.integrity.days import publication
+from include.integrity.days.comparison import verify
+from include.integrity.days.pruning import collect_orphans
+from include.integrity.days.publication import UndoRefused, history, redo, undo
 from tests.servers import wait_until
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.publication import KilledPublisher, open_as, publish, wait_for_end_of_backends

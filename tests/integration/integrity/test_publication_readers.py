@@ -8,8 +8,8 @@ from contextlib import closing
 import psycopg2
 import pytest
 
-from include.integrity.pruning import collect_orphans
-from include.integrity.publication import redo, undo
+from include.integrity.days.pruning import collect_orphans
+from include.integrity.days.publication import redo, undo
 from stack.postgres_binaries import find, from_wheel
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone

@@ -7,11 +7,11 @@ import pytest
 
 from include.airflow_support import steps
 from include.contracts.errors import OK, REFUSED, PipelineError
-from include.integrity import comparison
 from include.integrity.__main__ import main
-from include.integrity.comparison import verify
-from include.integrity.publication import publish, redo, undo
-from include.integrity.unexplained import RowsWouldVanish
+from include.integrity.days import comparison
+from include.integrity.days.comparison import verify
+from include.integrity.days.publication import publish, redo, undo
+from include.integrity.days.unexplained import RowsWouldVanish
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
 

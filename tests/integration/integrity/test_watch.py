@@ -13,12 +13,12 @@ from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.errors import OK, REFUSED
 from include.integrity.__main__ import main
-from include.integrity.days import NothingToAcknowledge, acknowledge
-from include.integrity.gateways import Unsent
-from include.integrity.page_model import load_rows
-from include.integrity.publication import undo
-from include.integrity.snapshot import read_snapshot
-from include.integrity.watch import CONDITIONS, judge
+from include.integrity.days.due_days import NothingToAcknowledge, acknowledge
+from include.integrity.days.gateways import Unsent
+from include.integrity.days.publication import undo
+from include.integrity.pages.page_model import load_rows
+from include.integrity.watch.conditions import CONDITIONS, judge
+from include.integrity.watch.snapshot import read_snapshot
 from include.kafka import offsets
 from include.kafka.offsets import OffsetReader
 from tests.fakes.events import board

@@ -9,13 +9,13 @@ import pytest
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID, REPLAYED_AT
 from include.gateway.client import GatewayUnavailable
 from include.integrity.__main__ import main
-from include.integrity.comparison import verify
-from include.integrity.covering import cover
-from include.integrity.deadline import SearchTooLong
-from include.integrity.gateways import Unsent
-from include.integrity.page import FIND_LIMITS
-from include.integrity.publication import undo
-from include.integrity.whereabouts import NothingToFind, SearchLimits, find
+from include.integrity.days.comparison import verify
+from include.integrity.days.covered_rows import cover
+from include.integrity.days.gateways import Unsent
+from include.integrity.days.publication import undo
+from include.integrity.pages.app import FIND_LIMITS
+from include.integrity.pages.deadline import SearchTooLong
+from include.integrity.pages.whereabouts import NothingToFind, SearchLimits, find
 from include.kafka import offsets
 from include.runtime.kafka_connection import KafkaConnection
 from tests.fakes.events import board

@@ -12,7 +12,7 @@ import pytest
 from include.contracts.clock import SystemClock
 from include.contracts.errors import StaleRun, TopicReplaced
 from include.database.offset_ledger import OffsetLedger
-from include.integrity.publication import redo, undo
+from include.integrity.days.publication import redo, undo
 from spark_jobs.repair import Repair, run
 from spark_jobs.speed.positions import starting_position
 from spark_jobs.speed.replaced_table import refuse_replaced_table

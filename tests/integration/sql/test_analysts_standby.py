@@ -11,7 +11,7 @@ from dataclasses import replace
 import psycopg2.errors
 import pytest
 
-from include.integrity.pruning import collect_orphans
+from include.integrity.days.pruning import collect_orphans
 from include.runtime.settings import Settings
 from stack.postgres_binaries import find, from_wheel
 from stack.unprivileged import ordinary_user

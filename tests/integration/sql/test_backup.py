@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from include.database.migrate import migrate
-from include.integrity.publication import undo
+from include.integrity.days.publication import undo
 from include.runtime.settings import Settings
 from stack.postgres_binaries import find, from_wheel
 from tests.servers import postgres_server

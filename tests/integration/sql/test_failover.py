@@ -12,8 +12,8 @@ from include.contracts.errors import DatabaseUnavailable, DriverSuperseded, Time
 from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import OffsetLedger
 from include.database.sessions import connect, open_connection
-from include.integrity.certificate import Certificate
-from include.integrity.days import days_to_rebuild
+from include.integrity.days.certificate import Certificate
+from include.integrity.days.due_days import days_to_rebuild
 from include.runtime.settings import Settings
 from tests.servers import PostgresTestServer, postgres_server
 from tests.support.certifying import certify_alone

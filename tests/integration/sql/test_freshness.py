@@ -8,7 +8,7 @@ import pytest
 from include.contracts.clock import SystemClock
 from include.database import stream_progress
 from include.database.stream_progress import Progress, StreamProgressStore
-from include.integrity.publication import undo
+from include.integrity.days.publication import undo
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, build, opened_store, row, serve, tombstone

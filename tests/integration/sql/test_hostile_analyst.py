@@ -18,8 +18,8 @@ from include.database.login_roles import save_login_role
 from include.database.migrate import ANALYST_LIMITS, migrate
 from include.database.named import query
 from include.database.sessions import connect, open_connection
-from include.integrity.day_page import load_day
-from include.integrity.page_model import load_rows
+from include.integrity.pages.day_page import load_day
+from include.integrity.pages.page_model import load_rows
 from include.runtime.settings import Settings
 from stack import env_file
 from stack.databases import create_databases

@@ -17,11 +17,11 @@ from include.database.driver_lease import DriverLease
 from include.database.forgotten import ForgottenStore
 from include.database.named import PipelineConnection
 from include.database.offset_ledger import Move, OffsetLedger
-from include.integrity.covering import cover
-from include.integrity.late_members import find_late_members
-from include.integrity.pruning import collect_orphans, prune
-from include.integrity.publication import redo, undo
-from include.integrity.replaced_topic import take_out_of_cuts
+from include.integrity.days.covered_rows import cover
+from include.integrity.days.late_members import find_late_members
+from include.integrity.days.pruning import collect_orphans, prune
+from include.integrity.days.publication import redo, undo
+from include.integrity.days.replaced_topic import take_out_of_cuts
 from spark_jobs.recheck_store import RecheckStore, RejectedRecord
 from tests.fakes.events import member
 from tests.servers import wait_until

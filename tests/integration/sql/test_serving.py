@@ -11,10 +11,10 @@ from include.contracts.errors import BalanceBroken, DayBusy, NothingBuilt, Stale
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.database.generation_store import GenerationStore, Part
 from include.database.named import PipelineConnection, query
-from include.integrity.comparison import verify
-from include.integrity.covering import cover
-from include.integrity.pruning import collect_orphans, prune
-from include.integrity.publication import SPEED_LAYER, Published, UndoRefused, redo, undo
+from include.integrity.days.comparison import verify
+from include.integrity.days.covered_rows import cover
+from include.integrity.days.pruning import collect_orphans, prune
+from include.integrity.days.publication import SPEED_LAYER, Published, UndoRefused, redo, undo
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows

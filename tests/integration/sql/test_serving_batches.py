@@ -9,8 +9,8 @@ import pytest
 
 from include.adapters.postgres.live_table import Applied
 from include.contracts.errors import LedgerConflict
-from include.integrity import publication
-from include.integrity.comparison import verify
+from include.integrity.days import publication
+from include.integrity.days.comparison import verify
 from tests.servers import wait_until
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish

@@ -17,11 +17,11 @@ from include.database.sessions import SessionLimits, connect
 from include.database.stream_progress import StreamProgressStore
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.system_of_record import PostgresSystemOfRecord
-from include.integrity.comparison import diff
-from include.integrity.days import dirty_days
-from include.integrity.page_model import load_rows
-from include.integrity.pruning import collect_orphans
-from include.integrity.publication import undo
+from include.integrity.days.comparison import diff
+from include.integrity.days.due_days import dirty_days
+from include.integrity.days.pruning import collect_orphans
+from include.integrity.days.publication import undo
+from include.integrity.pages.page_model import load_rows
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated
 from tests.support.publication import publish

@@ -5,8 +5,8 @@ from contextlib import closing
 
 import pytest
 
-from include.integrity.gateways import Unsent
-from include.integrity.publication import redo, undo
+from include.integrity.days.gateways import Unsent
+from include.integrity.days.publication import redo, undo
 from tests.support.certifying import STORE, certify_alone
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import open_as, publish

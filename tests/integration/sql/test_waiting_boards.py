@@ -13,10 +13,10 @@ import pytest
 from include.adapters.postgres.pending_store import Coordinates, PendingRecord, PendingStore
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.database.named import query
-from include.integrity.covering import cover
-from include.integrity.day_checks import check_days, mark_left_days
-from include.integrity.pruning import collect_orphans
-from include.integrity.publication import UndoRefused, redo, undo
+from include.integrity.days.covered_rows import cover
+from include.integrity.days.day_checks import check_days, mark_left_days
+from include.integrity.days.pruning import collect_orphans
+from include.integrity.days.publication import UndoRefused, redo, undo
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone
 from tests.support.oracle import Version, author

@@ -4,9 +4,9 @@ import datetime as dt
 
 import pytest
 
-from include.airflow_support.days import DayChoiceError, days_between
 from include.contracts.day import DayNotOver
-from include.integrity.days import Window
+from include.integrity.days.day_range import DayChoiceError, days_between
+from include.integrity.days.due_days import Window
 
 NOON = dt.time(3, tzinfo=dt.UTC)  # in Seoul
 

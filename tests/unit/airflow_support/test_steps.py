@@ -10,8 +10,8 @@ from include.airflow_support import steps
 from include.airflow_support.forms import FormError
 from include.contracts.day import DayFormatError
 from include.integrity.commands import COMMANDS
-from include.integrity.day_page import GenerationRow
-from include.integrity.undo_preview import UndoPreview
+from include.integrity.pages.day_page import GenerationRow
+from include.integrity.pages.undo_preview import UndoPreview
 from include.runtime.settings import Settings
 
 STEPS = [

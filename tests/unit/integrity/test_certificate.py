@@ -3,7 +3,7 @@
 import pytest
 
 from include.contracts.pipelines import PIPELINES
-from include.integrity.certificate import COUNTED, SINCE, note_of
+from include.integrity.days.certificate import COUNTED, SINCE, note_of
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)

@@ -13,8 +13,8 @@ import pytest
 
 from include.contracts.errors import ConfigurationError
 from include.gateway.client import GatewayClient, GatewayUnavailable
-from include.integrity import gateways
-from include.integrity.gateways import Unsent, unsent, unsent_or_reason
+from include.integrity.days import gateways
+from include.integrity.days.gateways import Unsent, unsent, unsent_or_reason
 from include.runtime.settings import GatewaySettings, Settings
 from tests.support.certifying import STORE
 

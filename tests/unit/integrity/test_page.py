@@ -18,23 +18,23 @@ from psycopg2.errors import QueryCanceled
 from include.contracts.day import Day
 from include.contracts.errors import DatabaseUnavailable
 from include.database.stream_progress import Pending, Progress, Seen
-from include.integrity.author import Author
-from include.integrity.certificate import Term
-from include.integrity.comparison import Sample
-from include.integrity.day_page import Changed, DayPage, Difference, GenerationRow, LeftOut
-from include.integrity.day_status import DayStatus
-from include.integrity.days import Window
-from include.integrity.deadline import SearchTooLong
-from include.integrity.findings import Finding
-from include.integrity.gateways import Unsent
-from include.integrity.page import LANGUAGE_COOKIE, Sources, create_app, navigation
-from include.integrity.page_figures import calendar, corrections_chart
-from include.integrity.page_model import select_rows
-from include.integrity.page_state import PipelineState
-from include.integrity.publication import PublicationRow
-from include.integrity.texts import Message
-from include.integrity.topic_traces import Coordinates, Trace
-from include.integrity.whereabouts import Whereabouts
+from include.integrity.days.author import Author
+from include.integrity.days.certificate import Term
+from include.integrity.days.comparison import Sample
+from include.integrity.days.day_status import DayStatus
+from include.integrity.days.due_days import Window
+from include.integrity.days.gateways import Unsent
+from include.integrity.days.publication import PublicationRow
+from include.integrity.pages.app import LANGUAGE_COOKIE, Sources, create_app, navigation
+from include.integrity.pages.day_page import Changed, DayPage, Difference, GenerationRow, LeftOut
+from include.integrity.pages.deadline import SearchTooLong
+from include.integrity.pages.page_figures import calendar, corrections_chart
+from include.integrity.pages.page_model import select_rows
+from include.integrity.pages.page_state import PipelineState
+from include.integrity.pages.texts import Message
+from include.integrity.pages.topic_traces import Coordinates, Trace
+from include.integrity.pages.whereabouts import Whereabouts
+from include.integrity.watch.findings import Finding
 from include.runtime.settings import Settings
 from tests.support.certifying import STORE
 
@@ -161,8 +161,8 @@ class TestRows:
         assert bool(told) == is_told
 
     def test_agrees_with_what_the_form_accepts(self):
-        from include.airflow_support.days import DayChoiceError, days_between
         from include.contracts.day import DayNotOver
+        from include.integrity.days.day_range import DayChoiceError, days_between
 
         for age in range(20):
             day = TODAY - dt.timedelta(days=age)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from include.integrity import page_texts, texts
-from include.integrity.page_texts import PageTexts
-from include.integrity.texts import LANGUAGES, Message, catalogue
+from include.integrity.pages import page_texts, texts
+from include.integrity.pages.page_texts import PageTexts
+from include.integrity.pages.texts import LANGUAGES, Message, catalogue
 
 FOLDER = Path(texts.__file__).parent
 TEMPLATES = sorted((FOLDER / "templates").glob("*.html"))

@@ -6,11 +6,11 @@ import datetime as dt
 import pytest
 
 from include.database.stream_progress import Pending, Progress, Seen
-from include.integrity.days import Window
-from include.integrity.gateway_stores import MissingStore
-from include.integrity.gateways import Unsent
-from include.integrity.snapshot import Snapshot, WatchedDay
-from include.integrity.watch import CONDITIONS, judge
+from include.integrity.days.due_days import Window
+from include.integrity.days.gateway_stores import MissingStore
+from include.integrity.days.gateways import Unsent
+from include.integrity.watch.conditions import CONDITIONS, judge
+from include.integrity.watch.snapshot import Snapshot, WatchedDay
 from include.runtime.settings import AlertSettings
 from tests.support.certifying import STORE
 

@@ -1,0 +1,108 @@
+"""Removes generations that were superseded long ago, never published, or left behind by a dead driver."""
+
+import logging
+import math
+from dataclasses import dataclass
+
+from psycopg2.extensions import cursor as Cursor
+
+from include.contracts.day import Day
+from include.database.generation_tables import remove_tables
+from include.database.named import query
+from include.database.sessions import connect
+from include.integrity.days.covered_rows import cover
+from include.integrity.days.day_lock import DayShows, in_turn
+from include.runtime.settings import Settings
+
+log = logging.getLogger(__name__)
+
+GENERATIONS_KEPT = 3
+BUILT_KEPT_H = 24
+APPROVAL_MARGIN_H = 12  # a build that waits for a person is kept for so much longer than the question
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """A discarded generation, and the reason."""
+
+    generation_id: int
+    day: str
+    reason: str
+
+
+def prune(settings: Settings, day: Day) -> list[int]:
+    """Give up what is beyond the newest three generations, or older than the setting for undo; returns their ids.
+
+    Live rows and pending records covered longer ago go too: what was shown before then is refused to an undo from now
+    on. The next `collect_orphans` drops the tables. Raises DatabaseUnavailable.
+    """
+    limits = {"day": day.date, "keep": GENERATIONS_KEPT, "undo_days": settings.batch.undo_retention_days}
+
+    def step(cursor: Cursor, shows: DayShows) -> list[int]:
+        cursor.execute(query("expire_generations", cursor), limits)
+        expired = [int(row[0]) for row in cursor.fetchall()]
+        forgotten = 0
+        for name in ("forget_covered_pending", "forget_covered"):
+            cursor.execute(query(name, cursor), limits)
+            forgotten += cursor.rowcount
+        if forgotten:
+            cursor.execute(query("save_undoable_since", cursor), limits)
+        return expired
+
+    return in_turn(settings, day, step, "prune")
+
+
+def collect_orphans(settings: Settings) -> list[Orphan]:
+    """Give up builds whose driver is dead and builds that nobody published for a day; prune all days, drop tables.
+
+    A build that waits for a person is kept for APPROVAL_TIMEOUT_S and half a day at least. Live rows that published
+    days cover are moved out of the way of readers. A build under way is left alone: its driver holds the day. Raises
+    DatabaseUnavailable.
+    """
+    kept_h = max(BUILT_KEPT_H, math.ceil(settings.batch.approval_timeout_s / 3600) + APPROVAL_MARGIN_H)
+    with connect(settings.database, "batch", "orphans") as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_abandoned", cursor), {"hours": kept_h})
+        found = [(int(generation_id), Day.parse(str(day), settings.timezone), status)
+                 for generation_id, day, status in cursor.fetchall()]  # fmt: skip
+    orphans = []
+    for generation_id, day, status in found:
+        reason = "its driver is dead" if status == "building" else f"nobody published it for {kept_h} h"
+        if _give_up(settings, generation_id, day, status):
+            log.warning("day %s: generation %d is given up: %s", day, generation_id, reason)
+            orphans.append(Orphan(generation_id, str(day), reason))
+    with connect(settings.database, "batch", "orphans") as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_days_to_prune", cursor))
+        days = [Day.parse(str(row[0]), settings.timezone) for row in cursor.fetchall()]
+    for day in days:
+        cover(settings, day)
+        for generation_id in prune(settings, day):
+            orphans.append(Orphan(generation_id, str(day), "superseded, and not kept for undo any more"))
+    for generation_id in remove_tables(settings.database):
+        log.warning("the table of generation %d is dropped: it was given up, or is unknown", generation_id)
+    _expire_runs(settings)
+    return orphans
+
+
+def _expire_runs(settings: Settings) -> None:
+    """Delete old discarded builds with their corrections, which have personal values; keep those that a day showed."""
+    age = {"days": settings.batch.run_retention_days}
+    with connect(settings.database, "batch", "orphans") as connection, connection.cursor() as cursor:
+        cursor.execute(query("expire_corrections", cursor), age)
+        corrections = cursor.rowcount
+        cursor.execute(query("expire_runs", cursor), age)
+        if corrections or cursor.rowcount:
+            log.info("%d builds given up %d days ago and %d corrections are removed", cursor.rowcount, age["days"],
+                     corrections)  # fmt: skip
+
+
+def _give_up(settings: Settings, generation_id: int, day: Day, status: str) -> bool:
+    """Discard the generation; False if its status has changed, or a driver is building the day."""
+    # the session's lock goes with the connection
+    with connect(settings.database, "batch", f"orphans {day}") as connection, connection.cursor() as cursor:
+        if status == "building":
+            cursor.execute(query("lock_day", cursor), {"day_number": day.date.toordinal()})
+            if not cursor.fetchone()[0]:
+                return False
+        cursor.execute(query("lock_day_in_transaction", cursor), {"day_number": day.date.toordinal()})
+        cursor.execute(query("discard_generation", cursor), {"generation_id": generation_id, "status": status})
+        return bool(cursor.rowcount)

@@ -1,0 +1,213 @@
+"""Metrics of the batch layer in Prometheus' format, of every pipeline (label `pipeline`), as gauges in base units.
+
+Days are the newest DAYS ones. A value that is not known is left out.
+"""
+
+import datetime as dt
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import psycopg2
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from include.contracts.errors import ConfigurationError, DatabaseUnavailable
+from include.database.named import query
+from include.database.sessions import connect
+from include.database.stream_progress import Pending
+from include.integrity.days.day_status import DayStatus, select_days
+from include.integrity.days.due_days import Window
+from include.integrity.watch.audit import AUDITED, STREAM_AUDITED
+from include.integrity.watch.conditions import CONDITIONS, day_expiring, day_not_certified, lost_days
+from include.integrity.watch.snapshot import Snapshot, WatchedDay
+from include.runtime.metrics_page import metrics_page
+from include.runtime.settings import AlertSettings, Settings
+
+log = logging.getLogger(__name__)
+
+DAYS = 60
+_STATUSES = ("provisional", "rebuilt", "certified")
+_SEVERITIES = {**{one.name: one.severity for one in CONDITIONS}, **AUDITED, **STREAM_AUDITED}
+
+
+@dataclass(frozen=True)
+class BatchState:
+    """The batch layer of a pipeline, as its database has it.
+
+    `generations` are counted by status, open `alerts` by name and severity. `unarchived`: offsets of the stream's topic
+    that the speed layer has passed and the archive has not. `archived_at` is None if nothing was archived.
+    """
+
+    limits: AlertSettings
+    window: Window
+    days: Sequence[DayStatus]
+    generations: Mapping[str, int]
+    alerts: Mapping[tuple[str, str], int]
+    unarchived: int
+    archived_at: dt.datetime | None
+
+
+def read_state(settings: Settings) -> BatchState:
+    """Return the state as of now, read as role integrity. Blocks; raises DatabaseUnavailable and psycopg2.Error."""
+    with connect(settings.database, "integrity", "metrics") as connection, connection.cursor() as cursor:
+        days, window = select_days(cursor, settings, DAYS)
+        cursor.execute(query("count_generations", cursor))
+        generations = dict(cursor.fetchall())
+        cursor.execute(query("count_open_alerts", cursor))
+        alerts = {(name, severity): count for name, severity, count in cursor.fetchall()}
+        cursor.execute(query("select_archive_lag", cursor), {"topic": settings.pipeline.stream.name})
+        unarchived, archived_at = cursor.fetchone()
+        return BatchState(settings.alerts, window, days, generations, alerts, unarchived, archived_at)
+
+
+class BatchMetrics(Collector):
+    """Reads the state of each pipeline on each scrape; of one whose database does not answer, says only that."""
+
+    def __init__(
+        self,
+        pipelines: Sequence[str],
+        read_settings: Callable[[str], Settings],
+        heartbeats: Callable[[], Mapping[str, dt.datetime]],
+        read: Callable[[Settings], BatchState] = read_state,
+    ) -> None:
+        """`heartbeats` returns those of Airflow's components by name."""
+        self._pipelines = pipelines
+        self._read_settings = read_settings
+        self._heartbeats = heartbeats
+        self._read = read
+
+    def page(self) -> bytes:
+        """Return the metrics in Prometheus' text format. Blocks as `read_state`, for each pipeline."""
+        return metrics_page("batch", self)
+
+    def collect(self) -> Iterator[Metric]:
+        """See prometheus_client.registry.Collector."""
+        states = {name: self._state(name) for name in self._pipelines}
+        up = _gauge("database_up", "1 if the pipeline's database answered.", "pipeline")
+        for name, state in states.items():
+            up.add_metric((name,), state is not None)
+        yield up
+        known = {name: state for name, state in states.items() if state is not None}
+        for name, (text, label, values_of) in GAUGES.items():
+            family = _gauge(name, text, "pipeline", *([label] if label else []))
+            for pipeline, state in known.items():
+                for value, number in values_of(state).items():
+                    if number is not None:
+                        family.add_metric((pipeline, *([value] if label else [])), float(number))
+            yield family
+        alerts = _gauge("alerts_open", "Open alerts of the watch and the audits.", "pipeline", "name", "severity")
+        for pipeline, state in known.items():
+            for (alert, severity), count in (dict.fromkeys(_SEVERITIES.items(), 0) | {**state.alerts}).items():
+                alerts.add_metric((pipeline, alert, severity), count)
+        yield alerts
+        text = "When a component of Airflow last said that it is alive."
+        heartbeats = _gauge("airflow_heartbeat_timestamp_seconds", text, "component")
+        for component, at in self._heartbeats().items():
+            heartbeats.add_metric((component,), at.timestamp())
+        yield heartbeats
+
+    def _state(self, pipeline: str) -> BatchState | None:
+        try:
+            return self._read(self._read_settings(pipeline))
+        except (DatabaseUnavailable, ConfigurationError) as exc:
+            log.warning("metrics of %s: %s", pipeline, exc)
+        except psycopg2.Error as exc:
+            log.warning("metrics of %s: SQLSTATE %s", pipeline, exc.pgcode)
+        return None
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"batch_{name}", text, labels=labels)
+
+
+Values = Mapping[str, float | None]  # by the value of the label; one without a label has the key ""
+ValuesOf = Callable[[BatchState], Values]
+
+
+def _one(value: Callable[[BatchState], float | None]) -> ValuesOf:
+    return lambda state: {"": value(state)}
+
+
+def _sum(value: Callable[[DayStatus], int | None]) -> ValuesOf:
+    return _one(lambda state: sum(value(day) or 0 for day in state.days))
+
+
+def _sums(counts: Callable[[DayStatus], Mapping[str, int]], *always: str) -> ValuesOf:
+    def add(state: BatchState) -> Values:
+        found = Counter(dict.fromkeys(always, 0))
+        for day in state.days:
+            found.update(counts(day))
+        return {**found}
+
+    return add
+
+
+def _snapshot(state: BatchState) -> Snapshot:
+    """The days, as the watch judges them. Days of which PostgreSQL does not know are in the alerts alone."""
+    days = [
+        WatchedDay(one.day, one.status, one.generation_id is not None, bool(one.dirty_count), one.uncertified_reason,
+                   one.held_reason is not None, None, one.acknowledged_by is not None)
+        for one in state.days
+    ]  # fmt: skip
+    return Snapshot(
+        window=state.window, queries={}, pending=Pending(0, 0.0), rejects=0, first_reject_at=None, days=days,
+        unpublished=[one.day for one in days if not one.is_published],
+    )  # fmt: skip
+
+
+def _archive_lag_s(state: BatchState) -> float | None:
+    if not state.unarchived:
+        return 0.0
+    return (state.window.now - state.archived_at).total_seconds() if state.archived_at else None
+
+
+def _last_night(is_done: Callable[[DayStatus], bool]) -> ValuesOf:
+    def look(state: BatchState) -> float | None:
+        return next((float(is_done(day)) for day in state.days if day.day == state.window.newest), None)
+
+    return _one(look)
+
+
+def _newest(at: Callable[[DayStatus], dt.datetime | None]) -> ValuesOf:
+    return _one(lambda state: max((when.timestamp() for day in state.days if (when := at(day))), default=None))
+
+
+# name → help, label besides `pipeline`, and values
+GAUGES: Mapping[str, tuple[str, str, ValuesOf]] = {
+    "days": ("Days by status.", "status",
+             lambda state: dict.fromkeys(_STATUSES, 0) | Counter(day.status for day in state.days)),
+    "days_dirty": ("Published days that records reached afterwards.", "", _sum(lambda day: day.dirty_count > 0)),
+    "days_held": ("Days that a person holds, and that nobody acknowledged.", "",
+                  _sum(lambda day: day.held_reason is not None and day.acknowledged_by is None)),
+    "days_overdue": ("Days without a certificate, which the watch finds too.", "",
+                     _one(lambda state: len([*day_not_certified(_snapshot(state), state.limits)]))),
+    "days_expiring": ("Days that need a rebuild and soon cannot be rebuilt, which the watch finds too.", "",
+                      _one(lambda state: len([*day_expiring(_snapshot(state), state.limits)]))),
+    "days_lost": ("Days that need a rebuild and can no longer be rebuilt, of the newest 60.", "",
+                  _one(lambda state: len(lost_days(_snapshot(state))))),
+    "last_night_published": ("1 if yesterday shows a generation.", "",
+                             _last_night(lambda day: day.generation_id is not None)),
+    "last_night_certified": ("1 if yesterday has a certificate.", "",
+                             _last_night(lambda day: day.status == "certified")),
+    "last_publication_timestamp_seconds": ("When a day was last published.", "", _newest(lambda day: day.published_at)),
+    "last_certificate_timestamp_seconds": ("When a day was last certified.", "", _newest(lambda day: day.certified_at)),
+    "rows": ("Rows of published days.", "", _sum(lambda day: day.row_count)),
+    "live_rows": ("Rows of the stream on top of them.", "", _sum(lambda day: day.live_row_count)),
+    "pending_records": ("Records of these days that wait for their key of the table.", "",
+                        _sum(lambda day: day.pending_count)),
+    "rejected_records": ("Records of published days that break the contract.", "",
+                         _sum(lambda day: day.rejected_count)),
+    "duplicate_records": ("Records of the output topic beyond the first of their version.", "",
+                          _sum(lambda day: day.duplicate_count)),
+    "corrections": ("Differences that the published rebuilds corrected, by class.", "class",
+                    _sums(lambda day: day.corrections, "unexplained")),
+    "late_records": ("Records that reached days after their publication, by cause.", "cause",
+                     _sums(lambda day: day.dirty)),
+    "generations": ("Generations by status.", "status", lambda state: state.generations),
+    "archive_lag_records": ("Offsets of the stream's topic that the stream has passed and the archive has not.", "",
+                            _one(lambda state: state.unarchived)),
+    "archive_lag_seconds": ("For how long the archive has taken nothing, though the stream did; else 0.", "",
+                            _one(_archive_lag_s)),
+}  # fmt: skip

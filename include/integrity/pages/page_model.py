@@ -1,0 +1,85 @@
+"""The rows of the Integrity page and of the status command: read from views, decided without I/O."""
+
+import datetime as dt
+from dataclasses import dataclass
+
+from include.database.sessions import connect
+from include.integrity.dag_ids import dag_ids
+from include.integrity.days.day_status import DayStatus, select_days
+from include.integrity.days.due_days import Window
+from include.integrity.pages.texts import Message
+from include.runtime.settings import Role, Settings
+
+
+@dataclass(frozen=True)
+class DayRow:
+    """A day as it is shown.
+
+    `countdown` says for how long it can be rebuilt, and `rebuildable_until` is the last date: None if it no longer can
+    (`is_lost`), if the archive has it (`is_archived`), or if that is not known before the archive's first run. `notes`
+    are what a person has to know before trusting it.
+    """
+
+    status: DayStatus
+    countdown: str
+    can_rebuild: bool
+    notes: tuple[Message, ...] = ()
+    rebuildable_until: dt.date | None = None
+    is_archived: bool = False
+    is_lost: bool = False
+
+    @property
+    def needs_look(self) -> bool:
+        """True if something stands against trusting the day, or reached it since."""
+        return bool(self.notes or self.status.dirty_count)
+
+
+def select_rows(days: list[DayStatus], window: Window, night: str) -> list[DayRow]:
+    """The rows, in the order given; a day can be rebuilt when it is over and topics or archive hold it. Pure.
+
+    `night` is the id of the pipeline's nightly DAG.
+    """
+    return [
+        DayRow(
+            status, _countdown(left, window.is_lost(status.day)),
+            status.day in window, _notes(status, window, night),
+            _last_date(window.today, left), left is None, window.is_lost(status.day),
+        )
+        for status in days
+        for left in [window.days_left(status.day)]
+    ]  # fmt: skip
+
+
+def load_rows(settings: Settings, role: Role, limit: int = 90, day: dt.date | None = None) -> list[DayRow]:
+    """The newest days, or one, newest first. Blocks; raises DatabaseUnavailable and psycopg2.Error."""
+    with connect(settings.database, role, "integrity") as connection, connection.cursor() as cursor:
+        days, window = select_days(cursor, settings, limit, day)
+        return select_rows(days, window, dag_ids(settings.pipeline.name)["nightly_rebuild"])
+
+
+def _last_date(today: dt.date, left: int | None) -> dt.date | None:
+    return today + dt.timedelta(days=min(left - 1, (dt.date.max - today).days)) if left else None
+
+
+def _countdown(left: int | None, is_lost: bool) -> str:
+    if left is None:
+        return "archived"
+    if left == 0:
+        return "no longer" if is_lost else "not known yet"
+    return f"{left} more {'day' if left == 1 else 'days'}"
+
+
+def _notes(status: DayStatus, window: Window, night: str) -> tuple[Message, ...]:
+    notes = []
+    if status.generation_id is None and not status.held_reason and status.day < window.newest:
+        # yesterday is the coming night's
+        notes.append(Message("note_never_published", dag=night))
+    if unexplained := status.corrections.get("unexplained"):
+        notes.append(Message("note_unexplained", count=unexplained))
+    if status.held_reason:
+        notes.append(Message("note_held", reason=status.held_reason))
+    if status.uncertified_reason and status.status != "certified":
+        notes.append(Message("note_uncertified", reason=status.uncertified_reason))
+    if status.acknowledged_by:
+        notes.append(Message("note_acknowledged", name=status.acknowledged_by, reason=status.acknowledged_why or ""))
+    return tuple(notes)
