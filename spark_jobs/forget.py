@@ -32,9 +32,9 @@ from include.runtime.process_tree import die_with_parent
 from include.runtime.settings import Settings
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.cluster import StartContext
-from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.archive.forget import ArchiveForgetting
 from spark_jobs.connectors.session import context_on_demand
+from spark_jobs.sources.archive_files import ArchiveFolder
 
 REMAINS = """\
 Still there, until it is removed as docs/runbooks/forget.md says:

@@ -27,8 +27,6 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import array
-from include.adapters.postgres.pending_store import PendingRecord
 from include.archive.store import ArchiveStore
 from include.contracts import headers as h
 from include.contracts.clock import rfc3339
@@ -44,13 +42,15 @@ from include.kafka.offsets import OffsetReader
 from include.kafka.record_table import RAW
 from include.runtime.command import as_command
 from include.runtime.settings import Settings
-from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.archive.recheck import VersionsOf, iter_expired
-from spark_jobs.batch.raw_columns import RawColumns
-from spark_jobs.batch.splits import TopicSplit, read_topic
+from spark_jobs.decoding.arrow_rows import array
+from spark_jobs.decoding.raw_columns import RawColumns
+from spark_jobs.decoding.record_decoder import TableRow, read_record
+from spark_jobs.decoding.slow_path import RowRecord, iter_records
 from spark_jobs.recheck_store import MadeRow, RecheckStore, RejectedRecord, days_to_rebuild
-from spark_jobs.speed.record_decoder import TableRow, read_record
-from spark_jobs.speed.slow_path import RowRecord, iter_records
+from spark_jobs.sources.archive_files import ArchiveFolder
+from spark_jobs.sources.splits import TopicSplit, read_topic
+from spark_jobs.speed.pending_store import PendingRecord
 
 SHOWN = 50  # lines printed
 

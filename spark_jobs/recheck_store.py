@@ -8,12 +8,12 @@ from typing import NamedTuple
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
-from include.adapters.postgres.pending_store import PendingRecord
 from include.database.driver_lease import DriverLease
 from include.database.named import query
 from include.database.sessions import connect
 from include.database.shown_keys import a_few_at_a_time, day_number
 from include.runtime.settings import DatabaseSettings
+from spark_jobs.speed.pending_store import PendingRecord
 
 PAGE = 1_000
 

@@ -18,10 +18,10 @@ from include.runtime.failpoints import failpoint
 from include.runtime.settings import Settings
 from spark_jobs.archive.cluster import StartContext, spread
 from spark_jobs.archive.compaction import compact
-from spark_jobs.archive.files import ArchiveFolder, Origin
 from spark_jobs.archive.leftovers import remove_leftovers
 from spark_jobs.archive.tasks import ArchiveContext, Written, write_portion
-from spark_jobs.batch.splits import TopicSplit
+from spark_jobs.sources.archive_files import ArchiveFolder, Origin
+from spark_jobs.sources.splits import TopicSplit
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from include.archive.store import ArchivedFile, ArchiveStore, Batch
 from include.contracts.definition import Definition
 from include.runtime.settings import Settings
 from spark_jobs.archive.cluster import StartContext, spread
-from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder
+from spark_jobs.sources.archive_files import ArchiveDamaged, ArchiveFolder
 
 log = logging.getLogger(__name__)
 

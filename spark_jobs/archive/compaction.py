@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from include.archive.store import ArchivedFile, ArchiveStore
 from include.contracts.definition import Definition
 from spark_jobs.archive.cluster import StartContext, spread
-from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder, Origin
-from spark_jobs.archive.rows import VersionRows
 from spark_jobs.archive.tasks import VERSIONS_ROW_GROUP, folder_of
+from spark_jobs.sources.archive_files import ArchiveDamaged, ArchiveFolder, Origin
+from spark_jobs.sources.dated_rows import VersionRows
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ import math
 import time
 
 from include.archive.store import ArchiveStore
-from spark_jobs.archive.files import ArchiveFolder
+from spark_jobs.sources.archive_files import ArchiveFolder
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import places_of
 from include.archive.store import ArchivedFile, ArchiveStore
 from include.kafka.record_table import RAW
-from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder
-from spark_jobs.batch.splits import FileSplit, read_columns
+from spark_jobs.decoding.arrow_rows import places_of
+from spark_jobs.sources.archive_files import ArchiveDamaged, ArchiveFolder
+from spark_jobs.sources.splits import FileSplit, read_columns
 
 log = logging.getLogger(__name__)
 

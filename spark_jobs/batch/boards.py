@@ -9,7 +9,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import (
+from include.contracts import headers as h
+from include.contracts.day import Day
+from include.contracts.definition import Definition
+from include.contracts.fields import LONG_MAX, LONG_MIN
+from include.contracts.reject import Reject
+from include.contracts.validation import is_timestamp, parse_timestamp
+from include.database.generation_store import Excluded
+from spark_jobs.decoding.arrow_rows import (
     TIMES,
     array,
     begins_run,
@@ -19,14 +26,7 @@ from include.adapters.arrow_rows import (
     newest_versions,
     places_of,
 )
-from include.contracts import headers as h
-from include.contracts.day import Day
-from include.contracts.definition import Definition
-from include.contracts.fields import LONG_MAX, LONG_MIN
-from include.contracts.reject import Reject
-from include.contracts.validation import is_timestamp, parse_timestamp
-from include.database.generation_store import Excluded
-from spark_jobs.batch.raw_columns import RawColumns
+from spark_jobs.decoding.raw_columns import RawColumns
 
 MISPLACED_US = 24 * 60 * 60 * 1_000_000  # further apart, `createdAt` and Kafka's timestamp mean that a clock is wrong
 

@@ -16,7 +16,6 @@ from functools import reduce
 import pyarrow as pa
 from pyspark import Accumulator, SparkContext
 
-from include.adapters.postgres.rebuild_progress import RebuildProgress
 from include.archive.store import ArchiveStore
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
@@ -28,15 +27,16 @@ from include.gateway.fallback.cluster_file import require_own_cluster
 from include.kafka.offsets import OffsetReader
 from include.runtime.failpoints import failpoint
 from include.runtime.settings import DatabaseSettings, Settings
-from spark_jobs.archive.files import ArchiveFolder
-from spark_jobs.archive.source import ArchiveSource, archive_sources
 from spark_jobs.batch import tasks
 from spark_jobs.batch.blobs import Blob, Kind, identity_partitioner, packed, steps
 from spark_jobs.batch.member_preload import MemberPreload, PreloadedMembers
 from spark_jobs.batch.partitions import compute_shuffle, map_some_partitions
-from spark_jobs.batch.sources import Known, Sources, Taken, refuse_lost_range
-from spark_jobs.batch.splits import ColumnsFile, Split, TopicSplit
+from spark_jobs.batch.rebuild_progress import RebuildProgress
 from spark_jobs.connectors.failures import TASK_ERRORS, task_error
+from spark_jobs.sources.archive_files import ArchiveFolder
+from spark_jobs.sources.archive_source import ArchiveSource, archive_sources
+from spark_jobs.sources.inputs import Known, Sources, Taken, refuse_lost_range
+from spark_jobs.sources.splits import ColumnsFile, Split, TopicSplit
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import array, candidate_schema, first_header, member_schema, numbers
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.database.arrow_copy import copy_rows
@@ -20,9 +19,10 @@ from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import DatabaseSettings
 from spark_jobs.batch.blobs import Blob, Buckets, Gathered, Kind, buckets_of, needed_rows, unpacked
 from spark_jobs.batch.boards import BROKEN, CHOSEN, SOURCES, VERSIONS, BoardReader, decide, without_forgotten
-from spark_jobs.batch.raw_columns import RawColumns, longs
 from spark_jobs.batch.rows import day_rows
-from spark_jobs.batch.splits import (
+from spark_jobs.decoding.arrow_rows import array, candidate_schema, first_header, member_schema, numbers
+from spark_jobs.decoding.raw_columns import RawColumns, longs
+from spark_jobs.sources.splits import (
     OUTPUT_COORDINATES,
     ColumnsFile,
     FileSplit,

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from include.adapters.postgres.live_table import Applied
-from include.adapters.postgres.live_table_sink import LiveTableSink
-from include.adapters.postgres.served_batch import holds_record, newest_timestamp, valid_rows
 from include.contracts.errors import Retryable
 from include.runtime.failpoints import failpoint_records
 from include.runtime.retry import NO_LIMIT, retry_transient
 from include.runtime.spans import Tracer, batch_span, messaging
 from spark_jobs.speed.driver_state import Batch, DriverState
+from spark_jobs.speed.live_table import Applied
+from spark_jobs.speed.live_table_sink import LiveTableSink
+from spark_jobs.speed.served_batch import holds_record, newest_timestamp, valid_rows
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class WriterClosed(Retryable):
 
 @dataclass(frozen=True)
 class DecodedBatch:
-    """A batch to write (see `include.adapters.postgres.served_batch`), and the seconds it took so far, by phase.
+    """A batch to write (see `spark_jobs.speed.served_batch`), and the seconds it took so far, by phase.
 
     `traces` are values of `traceparent` of its records, `began_ns` when it began to be read; neither without a tracer.
     """

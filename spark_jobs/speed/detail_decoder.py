@@ -7,14 +7,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import TIMES, array, event_ids, first_header, numbers
-from include.adapters.postgres.served_batch import COORDINATE_TYPES, records_schema, reject_records
 from include.contracts.clock import instant_of
 from include.contracts.definition import Definition
 from include.contracts.fields import END_INSTANT, FIRST_INSTANT
 from include.contracts.reject import Reject
-from spark_jobs.batch.raw_columns import RawColumns
-from spark_jobs.speed.slow_path import RowRecord, iter_records
+from spark_jobs.decoding.arrow_rows import TIMES, array, event_ids, first_header, numbers
+from spark_jobs.decoding.raw_columns import RawColumns
+from spark_jobs.decoding.slow_path import RowRecord, iter_records
+from spark_jobs.speed.served_batch import COORDINATE_TYPES, records_schema, reject_records
 
 _SOURCE = ("stream_partition", "stream_offset", "table_partition", "table_offset")
 _REQUIRED = ("stream_partition", "stream_offset")
@@ -34,7 +34,7 @@ class DetailDecoder:
         self._headers = {column: definition.source_header(column) for column in _SOURCE}
 
     def read(self, records: pa.Table) -> pa.Table:
-        """Decode records with the columns of RAW into a batch of `include.adapters.postgres.served_batch`.
+        """Decode records with the columns of RAW into a batch of `spark_jobs.speed.served_batch`.
 
         Rejects are rows with a `reason`. A tombstone's version is in the version column, so that versions compare
         alike. The order of the rows is unspecified.

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from include.adapters.postgres.pending_store import PendingStore
 from include.contracts.clock import ClockSteps, SystemClock
 from include.contracts.definition import Definition
 from include.contracts.errors import ConfigurationError, Retryable, Transient
@@ -34,6 +33,7 @@ from spark_jobs.speed.driver_state import DriverState, Query, topics_of
 from spark_jobs.speed.driver_view import LONGEST_SILENCE_S
 from spark_jobs.speed.join_query import JoinQuery
 from spark_jobs.speed.monitor import Monitor
+from spark_jobs.speed.pending_store import PendingStore
 from spark_jobs.speed.presence import Presence, is_gone
 from spark_jobs.speed.serve_query import ServeQuery
 from spark_jobs.speed.stream_query import RARELY, DriverContext, StreamQuery

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from include.adapters.postgres.stream_trials import StreamTrials
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.reject import Reject
 from include.database.driver_lease import DriverLease
@@ -14,6 +13,7 @@ from include.kafka.topic_tail import read_as_rejects
 from spark_jobs.connectors.failures import is_passing
 from spark_jobs.speed.driver_state import DriverState
 from spark_jobs.speed.isolation import Isolation, reason_of_reject
+from spark_jobs.speed.stream_trials import StreamTrials
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from include.adapters.postgres.stream_trials import StreamTrials, Trial
 from include.contracts.errors import RecordsRefused, Retryable
 from spark_jobs.connectors.failures import cause_of
+from spark_jobs.speed.stream_trials import StreamTrials, Trial
 
 log = logging.getLogger(__name__)
 

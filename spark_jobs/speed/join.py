@@ -13,7 +13,6 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from include.adapters.postgres.pending_store import Coordinates, PendingRecord, PendingStore, StoredRecord
 from include.contracts import headers as h
 from include.contracts.clock import instant_of
 from include.contracts.day import Day
@@ -27,18 +26,19 @@ from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.retry import NO_LIMIT, retry_transient
 from include.runtime.spans import MAX_LINKS, Tracer, batch_span, messaging
 from spark_jobs.connectors.kafka import write_records
-from spark_jobs.schemas import RECORD
+from spark_jobs.decoding.decode import decode, timestamp_of
+from spark_jobs.decoding.record_decoder import TableRow, plain_value
+from spark_jobs.decoding.schemas import RECORD
+from spark_jobs.decoding.slow_path import read_slow_path
+from spark_jobs.joining.details import day_of, to_records
+from spark_jobs.joining.join_rule import board_details_of_newest
 from spark_jobs.speed.driver_state import Batch, DriverState
 from spark_jobs.speed.isolation import Isolation, reason_of_reject
 from spark_jobs.speed.join_progress import JoinProgress
 from spark_jobs.speed.members import MemberTable
 from spark_jobs.speed.pages import pages
 from spark_jobs.speed.pending import PendingBatch, PendingPages
-from spark_jobs.speed.record_decoder import TableRow, plain_value
-from spark_jobs.speed.slow_path import read_slow_path
-from spark_jobs.transforms.decode import decode, timestamp_of
-from spark_jobs.transforms.details import day_of, to_records
-from spark_jobs.transforms.join_rule import board_details_of_newest
+from spark_jobs.speed.pending_store import Coordinates, PendingRecord, PendingStore, StoredRecord
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ import re
 import socket
 from dataclasses import dataclass
 
-from include.adapters.postgres.pending_store import PendingStore
 from include.contracts.definition import Definition
 from include.contracts.errors import ConfigurationError, MissingRange
 from include.contracts.offsets import OffsetRange
@@ -17,6 +16,7 @@ from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import read_as_rejects
 from include.runtime.settings import DatabaseSettings
 from spark_jobs.speed.driver_state import Query, topics_of
+from spark_jobs.speed.pending_store import PendingStore
 
 _RECORD = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9})/(?P<offset>[0-9]{1,18})")
 _SHOWN_BYTES = 200

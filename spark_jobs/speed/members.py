@@ -15,7 +15,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from include.adapters.arrow_rows import TIMES, arrow_type
 from include.contracts.definition import Definition
 from include.contracts.errors import TableReplaced
 from include.contracts.offsets import OffsetRange, Offsets
@@ -24,14 +23,15 @@ from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from include.runtime.failpoints import failpoint
 from spark_jobs.connectors.kafka import read_range
+from spark_jobs.decoding.arrow_rows import TIMES, arrow_type
+from spark_jobs.decoding.decode import decode, slow_path, valid
+from spark_jobs.decoding.record_decoder import TableRow, read_record
+from spark_jobs.decoding.slow_path import read_slow_path
+from spark_jobs.joining.join_rule import MEMBER_SIDE
+from spark_jobs.joining.versions import newest_versions
 from spark_jobs.speed.driver_state import DriverState, TableSize
 from spark_jobs.speed.member_preload import PreloadedRows
 from spark_jobs.speed.pages import pages
-from spark_jobs.speed.record_decoder import TableRow, read_record
-from spark_jobs.speed.slow_path import read_slow_path
-from spark_jobs.transforms.decode import decode, slow_path, valid
-from spark_jobs.transforms.join_rule import MEMBER_SIDE
-from spark_jobs.transforms.versions import newest_versions
 
 log = logging.getLogger(__name__)
 

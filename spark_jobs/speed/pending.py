@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from include.adapters.postgres.pending_store import BEFORE_ALL, Coordinates, PendingStore, StoredRecord
+from spark_jobs.speed.pending_store import BEFORE_ALL, Coordinates, PendingStore, StoredRecord
 
 MEMBERS_A_PAGE = 100_000
 BOARDS_A_PAGE = 50_000

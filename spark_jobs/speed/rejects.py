@@ -4,10 +4,10 @@ import logging
 import threading
 from collections.abc import Sequence
 
-from include.adapters.postgres.pending_store import PendingStore
 from include.contracts.reject import Reject
 from include.runtime.retry import NO_LIMIT, retry_transient
 from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.pending_store import PendingStore
 
 log = logging.getLogger(__name__)
 

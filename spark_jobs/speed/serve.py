@@ -10,9 +10,6 @@ from itertools import chain
 
 import pyarrow as pa
 
-from include.adapters.arrow_rows import array, first_header
-from include.adapters.postgres.live_table_sink import LiveTableSink
-from include.adapters.postgres.served_batch import ends_of, holds_record, reject_records
 from include.contracts.definition import Definition
 from include.contracts.errors import Transient
 from include.contracts.headers import TRACEPARENT
@@ -24,9 +21,12 @@ from include.runtime.failpoints import failpoint_records
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.retry import NO_LIMIT, retry_transient
 from include.runtime.spans import Tracer
+from spark_jobs.decoding.arrow_rows import array, first_header
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch, Guard, WriterClosed
 from spark_jobs.speed.detail_decoder import DetailDecoder
 from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.live_table_sink import LiveTableSink
+from spark_jobs.speed.served_batch import ends_of, holds_record, reject_records
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from typing import ClassVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.adapters.postgres.live_table_sink import LiveTableSink
-from include.adapters.postgres.served_batch import ends_of
 from include.contracts.offsets import OffsetRange, Offsets
 from spark_jobs.speed.driver_state import Query
+from spark_jobs.speed.live_table_sink import LiveTableSink
 from spark_jobs.speed.serve import Serve
+from spark_jobs.speed.served_batch import ends_of
 from spark_jobs.speed.stream_query import StreamQuery
 
 

@@ -11,8 +11,6 @@ from typing import ClassVar, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.adapters.postgres.pending_store import PendingStore
-from include.adapters.postgres.stream_trials import StreamTrials
 from include.contracts.definition import Definition
 from include.contracts.errors import PipelineError, Retryable
 from include.contracts.offsets import OffsetRange, Offsets
@@ -27,7 +25,9 @@ from spark_jobs.speed.checkpoints import BatchRanges
 from spark_jobs.speed.driver_state import DriverState, Query, topics_of
 from spark_jobs.speed.isolated import Isolations, first_batch
 from spark_jobs.speed.isolation import Isolation
+from spark_jobs.speed.pending_store import PendingStore
 from spark_jobs.speed.positions import position_of, raise_on_mismatch, refuse_replaced, starting_position
+from spark_jobs.speed.stream_trials import StreamTrials
 
 RARELY = 10  # every so many ticks
 

@@ -3,11 +3,11 @@
 import pyarrow as pa
 from confluent_kafka import Message
 
-from include.adapters.arrow_rows import member_schema, newest_versions
 from include.contracts.definition import Definition
 from include.contracts.reject import Reject
 from include.kafka.record_table import record_times
-from spark_jobs.batch.raw_columns import RawColumns
+from spark_jobs.decoding.arrow_rows import member_schema, newest_versions
+from spark_jobs.decoding.raw_columns import RawColumns
 
 
 class TableDecoder:

@@ -25,9 +25,9 @@ from include.kafka.audit import misplaced_records
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from spark_jobs.archive.archiver import next_range
-from spark_jobs.archive.files import ArchiveFolder
-from spark_jobs.archive.source import ArchiveSource, archive_sources
-from spark_jobs.batch.sources import MARGIN, Known, fix_ranges
+from spark_jobs.sources.archive_files import ArchiveFolder
+from spark_jobs.sources.archive_source import ArchiveSource, archive_sources
+from spark_jobs.sources.inputs import MARGIN, Known, fix_ranges
 from spark_jobs.speed.driver_state import DriverState
 from spark_jobs.speed.manual_reject import ManualReject, Place
 from spark_jobs.speed.member_preload import MemberPreload

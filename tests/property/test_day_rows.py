@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.adapters.arrow_rows import member_schema
 from include.contracts import headers as h
 from include.contracts.clock import rfc3339
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.batch.member_preload import PreloadedMembers
-from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.batch.rebuild import build
+from spark_jobs.decoding.arrow_rows import member_schema
+from spark_jobs.decoding.raw_columns import RawColumns
 from tests.fakes.events import board, member
 from tests.support.examples import examples
 from tests.support.oracle import Version, day_of

@@ -23,7 +23,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from include.adapters.postgres.pending_store import PendingRecord, PendingStore
 from include.contracts.errors import NothingBuilt, StaleRun
 from include.database.offset_ledger import OffsetLedger, Output
 from include.integrity.days.comparison import verify
@@ -34,6 +33,7 @@ from include.integrity.days.publication import UndoRefused, publish, redo, undo
 from include.integrity.days.replaced_topic import take_out_of_cuts
 from include.integrity.days.unexplained import RowsWouldVanish
 from include.integrity.days.verified import NotVerified
+from spark_jobs.speed.pending_store import PendingRecord, PendingStore
 from tests.support import mutations
 from tests.support.examples import is_long
 from tests.support.oracle import Version, author

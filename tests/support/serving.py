@@ -12,9 +12,6 @@ from typing import Any
 import pyarrow as pa
 from psycopg2.extras import execute_values
 
-from include.adapters.postgres.live_table import Applied
-from include.adapters.postgres.live_table_sink import LiveTableSink
-from include.adapters.postgres.served_batch import records_schema
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.database.arrow_copy import copy_rows
@@ -26,6 +23,9 @@ from include.database.sessions import SessionLimits, connect
 from include.runtime.settings import Settings
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch
 from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.live_table import Applied
+from spark_jobs.speed.live_table_sink import LiveTableSink
+from spark_jobs.speed.served_batch import records_schema
 from tests.servers import wait_until
 from tests.support.pipeline import rows as sql_rows
 

@@ -24,12 +24,12 @@ from include.contracts.site import BOARD
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.intake import Intake, Rejected, accepted_at
 from include.gateway.published_versions import version_of
-from spark_jobs.archive.rows import DatedRows, VersionRows
-from spark_jobs.batch.raw_columns import RawColumns
-from spark_jobs.speed.record_decoder import read_record
-from spark_jobs.speed.slow_path import read_slow_path
+from spark_jobs.decoding.decode import decode, slow_path
+from spark_jobs.decoding.raw_columns import RawColumns
+from spark_jobs.decoding.record_decoder import read_record
+from spark_jobs.decoding.slow_path import read_slow_path
+from spark_jobs.sources.dated_rows import DatedRows, VersionRows
 from spark_jobs.speed.table_decoder import TableDecoder
-from spark_jobs.transforms.decode import decode, slow_path
 from tests.contracts.records.test_any_record_twin import PIPELINES, RAW_TOPICS, numbered, raw, source
 from tests.fakes.events import board
 from tests.fakes.gateway import FixedClock

@@ -9,10 +9,10 @@ import itertools
 import pyarrow as pa
 import pytest
 
-from include.adapters.arrow_rows import TIMES
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from spark_jobs.transforms.join_rule import authors_of_history, board_details_of_newest
-from spark_jobs.transforms.versions import newest_versions
+from spark_jobs.decoding.arrow_rows import TIMES
+from spark_jobs.joining.join_rule import authors_of_history, board_details_of_newest
+from spark_jobs.joining.versions import newest_versions
 from tests.support import oracle
 
 START = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)

@@ -5,10 +5,10 @@ from contextlib import closing
 
 import pytest
 
-from include.adapters.postgres import live_table_sink
 from include.integrity.days import comparison, day_checks, verified
 from include.integrity.days.comparison import verify
 from include.integrity.days.due_days import dirty_days
+from spark_jobs.speed import live_table_sink
 from tests.support.many_days import locks_held, publish_days
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import open_as, publish

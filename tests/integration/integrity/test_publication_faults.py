@@ -8,7 +8,6 @@ import threading
 
 import pytest
 
-from include.adapters.postgres import live_table
 from include.contracts.errors import DayBusy, NothingBuilt, StaleRun
 from include.database.generation_store import GenerationStore
 from include.integrity.days import day_lock as day_turn
@@ -16,6 +15,7 @@ from include.integrity.days import publication
 from include.integrity.days.comparison import verify
 from include.integrity.days.pruning import collect_orphans
 from include.integrity.days.publication import UndoRefused, history, redo, undo
+from spark_jobs.speed import live_table
 from tests.servers import wait_until
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.publication import KilledPublisher, open_as, publish, wait_for_end_of_backends

@@ -8,7 +8,6 @@ from contextlib import closing
 import pytest
 from psycopg2 import OperationalError
 
-from include.adapters.postgres.pending_store import PendingRecord, PendingStore
 from include.contracts.errors import DatabaseUnavailable, DriverSuperseded, LedgerConflict
 from include.contracts.reject import Reject
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
@@ -17,6 +16,7 @@ from include.database.named import query
 from include.database.offset_ledger import OffsetLedger
 from include.database.sessions import SessionLimits, connect, open_connection
 from include.database.stream_progress import Progress, StreamProgressStore
+from spark_jobs.speed.pending_store import PendingRecord, PendingStore
 from tests.servers import wait_until
 from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import migrated, rows

@@ -11,12 +11,12 @@ from include.kafka.admin import create_topics
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
+from spark_jobs.joining.versions import newest_versions
 from spark_jobs.speed import member_preload
 from spark_jobs.speed import members as module
 from spark_jobs.speed.driver_state import DriverState
 from spark_jobs.speed.member_preload import MemberPreload
 from spark_jobs.speed.members import MemberTable
-from spark_jobs.transforms.versions import newest_versions
 from tests.fakes.events import member
 from tests.servers import wait_until
 from tests.support.pipeline import produce, with_topics

@@ -9,7 +9,6 @@ from contextlib import closing
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.postgres.served_batch import live_columns
 from include.contracts import headers as h
 from include.contracts.errors import BrokerUnavailable, LedgerConflict, MissingRange
 from include.contracts.offsets import OffsetRange
@@ -21,6 +20,7 @@ from spark_jobs.speed import serve as serve_module
 from spark_jobs.speed.detail_decoder import DetailDecoder
 from spark_jobs.speed.driver_state import DriverState
 from spark_jobs.speed.serve import Serve
+from spark_jobs.speed.served_batch import live_columns
 from tests.servers import wait_until
 from tests.support.pipeline import rows, with_topics
 from tests.support.serving import NOON, opened_store

@@ -13,8 +13,6 @@ import psycopg2.extensions
 import pytest
 from psycopg2.errors import DeadlockDetected
 
-from include.adapters.postgres import pending_store as speed_store
-from include.adapters.postgres.pending_store import PendingRecord, PendingStore
 from include.contracts.clock import rfc3339
 from include.contracts.errors import PipelineError
 from include.database import sessions as connections
@@ -27,6 +25,8 @@ from include.integrity.days.late_members import find_late_members
 from include.integrity.days.pruning import collect_orphans, prune
 from include.integrity.days.publication import undo
 from include.integrity.days.replaced_topic import take_out_of_cuts
+from spark_jobs.speed import pending_store as speed_store
+from spark_jobs.speed.pending_store import PendingRecord, PendingStore
 from tests.fakes.events import member
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone

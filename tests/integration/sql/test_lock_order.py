@@ -10,7 +10,6 @@ import psycopg2
 import psycopg2.extensions
 import pytest
 
-from include.adapters.postgres.pending_store import PendingRecord, PendingStore
 from include.contracts.clock import rfc3339
 from include.database import sessions as connections
 from include.database.driver_lease import DriverLease
@@ -23,6 +22,7 @@ from include.integrity.days.pruning import collect_orphans, prune
 from include.integrity.days.publication import redo, undo
 from include.integrity.days.replaced_topic import take_out_of_cuts
 from spark_jobs.recheck_store import RecheckStore, RejectedRecord
+from spark_jobs.speed.pending_store import PendingRecord, PendingStore
 from tests.fakes.events import member
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone

@@ -7,10 +7,10 @@ from unittest.mock import ANY
 
 import pytest
 
-from include.adapters.postgres.live_table import Applied
 from include.contracts.errors import LedgerConflict
 from include.integrity.days import publication
 from include.integrity.days.comparison import verify
+from spark_jobs.speed.live_table import Applied
 from tests.servers import wait_until
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish

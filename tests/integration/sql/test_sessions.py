@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from include.adapters.postgres.pending_store import PendingStore
 from include.archive.store import ArchiveStore
 from include.contracts.clock import SystemClock
 from include.contracts.errors import DatabaseUnavailable
@@ -22,6 +21,7 @@ from include.integrity.days.due_days import dirty_days
 from include.integrity.days.pruning import collect_orphans
 from include.integrity.days.publication import undo
 from include.integrity.pages.page_model import load_rows
+from spark_jobs.speed.pending_store import PendingStore
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated
 from tests.support.publication import publish

@@ -15,7 +15,7 @@ from include.kafka.record_table import RAW
 from include.runtime.settings import DatabaseSettings
 from spark_jobs.batch import tasks
 from spark_jobs.batch.blobs import Kind, needed_rows, steps
-from spark_jobs.batch.splits import ROWS, FileSplit
+from spark_jobs.sources.splits import ROWS, FileSplit
 from tests.fakes.events import board, member
 from tests.support.spark import encoded
 

@@ -15,7 +15,7 @@ from include.contracts.site import BOARD
 from include.gateway.http.answer import Fault
 from include.gateway.payload import decode
 from include.runtime.settings import GatewayLimits
-from spark_jobs.speed.record_decoder import read_record
+from spark_jobs.decoding.record_decoder import read_record
 from tests.fakes.events import board
 from tests.support.any_record import AnyRecord, Message
 

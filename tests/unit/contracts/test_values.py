@@ -16,7 +16,7 @@ from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 from include.contracts.validation import violations
 from include.contracts.versions import version_in
 from include.gateway.calls.openapi_schemas import example
-from spark_jobs.speed.record_decoder import read_record
+from spark_jobs.decoding.record_decoder import read_record
 from tests.fakes.events import board, member
 from tests.support.any_record import DECIMALS, AnyRecord, Message, twisted
 from tests.support.orders import ORDER

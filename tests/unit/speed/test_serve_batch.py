@@ -4,7 +4,8 @@ import datetime as dt
 
 import pyarrow as pa
 
-from include.adapters.postgres.served_batch import (
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from spark_jobs.speed.served_batch import (
     are_new,
     day_numbers,
     ends_of,
@@ -16,7 +17,6 @@ from include.adapters.postgres.served_batch import (
     repeated_sources,
     valid_rows,
 )
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from tests.support.serving import DAY, NOON, batch, row, tombstone
 
 LATER = NOON + dt.timedelta(minutes=1)

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from include.adapters.postgres.live_table import Applied
 from include.contracts.errors import DatabaseUnavailable, LedgerConflict
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch
 from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.live_table import Applied
 from tests.servers import wait_until
 from tests.support.serving import batch, row
 

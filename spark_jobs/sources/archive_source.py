@@ -11,7 +11,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import array
 from include.archive.store import ArchivedFile, ArchiveStore, Batch, BoardFiles, Gap, MemberFiles
 from include.contracts.clock import epoch_ms
 from include.contracts.day import Day
@@ -19,11 +18,12 @@ from include.contracts.definition import Definition
 from include.contracts.errors import MissingRange
 from include.contracts.offsets import Offsets
 from include.kafka.offsets import OffsetReader
-from spark_jobs.archive.extract import PLACED, Archived, DayExtract
-from spark_jobs.archive.files import ArchiveFolder, Origin
-from spark_jobs.archive.rows import VersionRows
-from spark_jobs.batch.raw_columns import longs
-from spark_jobs.batch.sources import (
+from spark_jobs.decoding.arrow_rows import array
+from spark_jobs.decoding.raw_columns import longs
+from spark_jobs.sources.archive_extract import PLACED, Archived, DayExtract
+from spark_jobs.sources.archive_files import ArchiveFolder, Origin
+from spark_jobs.sources.dated_rows import VersionRows
+from spark_jobs.sources.inputs import (
     MARGIN,
     Known,
     Sources,
@@ -33,7 +33,7 @@ from spark_jobs.batch.sources import (
     splits_of,
     topic_sources,
 )
-from spark_jobs.batch.splits import ColumnsFile, FileSplit, TopicSplit, read_topic
+from spark_jobs.sources.splits import ColumnsFile, FileSplit, TopicSplit, read_topic
 
 log = logging.getLogger(__name__)
 

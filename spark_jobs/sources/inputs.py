@@ -10,7 +10,7 @@ from include.contracts.definition import Definition
 from include.contracts.errors import MissingRange
 from include.contracts.offsets import Offsets
 from include.kafka.offsets import OffsetReader
-from spark_jobs.batch.splits import ColumnsFile, Split, TopicSplit
+from spark_jobs.sources.splits import ColumnsFile, Split, TopicSplit
 
 Unread = Mapping[int, Sequence[tuple[int, int]]]  # partition → ranges: first offset, end
 

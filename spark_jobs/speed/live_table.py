@@ -9,7 +9,13 @@ import psycopg2
 import pyarrow as pa
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.served_batch import (
+from include.contracts.reject import Reject
+from include.database.arrow_copy import copy_rows
+from include.database.named import pipeline_of, query
+from include.database.shown_keys import array
+from include.database.sink_errors import is_of_a_row
+from include.runtime.failpoints import failpoint
+from spark_jobs.speed.served_batch import (
     are_new,
     day_numbers,
     has_null_days,
@@ -17,13 +23,7 @@ from include.adapters.postgres.served_batch import (
     newest_rows,
     split,
 )
-from include.adapters.postgres.tombstones import set_tombstone_days
-from include.contracts.reject import Reject
-from include.database.arrow_copy import copy_rows
-from include.database.named import pipeline_of, query
-from include.database.shown_keys import array
-from include.database.sink_errors import is_of_a_row
-from include.runtime.failpoints import failpoint
+from spark_jobs.speed.tombstones import set_tombstone_days
 
 KNOWN_SHARE = 4  # if a quarter of the boards or more are known, all rows are staged: further lookups do not pay
 

@@ -9,16 +9,6 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
-from include.adapters.postgres.live_table import Applied, write_rows
-from include.adapters.postgres.served_batch import (
-    ends_of,
-    instant,
-    marked_of_replaced,
-    not_below,
-    rejected_rows,
-    repeated_sources,
-    valid_rows,
-)
 from include.contracts.errors import LedgerConflict
 from include.contracts.reject import Reject
 from include.database.driver_lease import DriverLease
@@ -28,6 +18,16 @@ from include.database.sessions import SessionLimits, open_connection
 from include.database.sink_errors import as_own, reason_of_refusal
 from include.runtime.failpoints import failpoint
 from include.runtime.settings import DatabaseSettings
+from spark_jobs.speed.live_table import Applied, write_rows
+from spark_jobs.speed.served_batch import (
+    ends_of,
+    instant,
+    marked_of_replaced,
+    not_below,
+    rejected_rows,
+    repeated_sources,
+    valid_rows,
+)
 
 Offsets = Mapping[int, int]
 

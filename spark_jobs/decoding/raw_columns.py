@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.lib import ArrowInvalid
 
-from include.adapters.arrow_rows import TIMES, array, arrow_type
 from include.contracts.fields import LONG_MAX, LONG_MIN
 from include.contracts.reject import Reject
 from include.contracts.topics import Topic
-from spark_jobs.speed.json_columns import JsonColumns
-from spark_jobs.speed.record_decoder import Message, TableRow, read_record
-from spark_jobs.speed.slow_path import iter_records
+from spark_jobs.decoding.arrow_rows import TIMES, array, arrow_type
+from spark_jobs.decoding.json_columns import JsonColumns
+from spark_jobs.decoding.record_decoder import Message, TableRow, read_record
+from spark_jobs.decoding.slow_path import iter_records
 
 _DECIMAL = "^(0|-?[1-9][0-9]{0,18})$"  # the form that `record_id` accepts
 _READ = ("key", "value", "headers")

@@ -8,11 +8,11 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 from pyarrow.lib import ArrowInvalid
 
-from include.adapters.arrow_rows import TIMES, array, arrow_type
 from include.contracts.fields import CONTROL_PATTERN, Field
 from include.contracts.record_time import END_MS, FIRST_MS
 from include.contracts.topics import Topic
 from include.contracts.validation import MAX_DEPTH
+from spark_jobs.decoding.arrow_rows import TIMES, array, arrow_type
 
 CHUNK = 8_192  # values that are parsed together; a value that does not parse sends its chunk to the slow path
 

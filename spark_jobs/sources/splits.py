@@ -9,7 +9,7 @@ import pyarrow as pa
 from include.kafka.range_reader import MAX_RECORDS, RangeReader
 from include.kafka.record_table import RAW, raw_schema, record_table
 from include.runtime.kafka_connection import KafkaConnection
-from spark_jobs.archive.files import ArchiveFolder
+from spark_jobs.sources.archive_files import ArchiveFolder
 
 # Coordinates of the output topic's records and of the board records they were made from; `key` is the board's id.
 OUTPUT_COORDINATES = pa.schema([

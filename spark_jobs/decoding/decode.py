@@ -1,6 +1,6 @@
 """Decodes Kafka records into typed rows with column expressions, the fast path. Other records take the slow path.
 
-`ok` is true only if `spark_jobs.speed.record_decoder.read_record` accepts the record and returns the same values. If it
+`ok` is true only if `spark_jobs.decoding.record_decoder.read_record` accepts the record and returns the same values. If it
 is false the record may still be valid: `read_record` decides.
 """
 
@@ -17,8 +17,8 @@ from include.contracts.fields import CONTROL_PATTERN, END_INSTANT, FIRST_INSTANT
 from include.contracts.topics import Topic
 from include.contracts.trace_context import RECORD_PATTERN
 from include.contracts.validation import MAX_DEPTH
-from spark_jobs.schemas import json_type
-from spark_jobs.transforms.headers import header_text
+from spark_jobs.decoding.headers import header_text
+from spark_jobs.decoding.schemas import json_type
 
 _CARRIED = ("topic", "partition", "offset", "kafka_timestamp", "key", "value", "deleted", "replayed")
 _OF_HEADERS = ("event_id", "accepted_text", "accepted_at")
@@ -87,7 +87,7 @@ def valid(decoded: DataFrame) -> DataFrame:
 
 
 def slow_path(decoded: DataFrame) -> DataFrame:
-    """Return the raw columns of the rows without `ok`, for `spark_jobs.speed.slow_path`."""
+    """Return the raw columns of the rows without `ok`, for `spark_jobs.decoding.slow_path`."""
     return decoded.where("NOT ok").select(*SLOW_PATH_COLUMNS)
 
 

@@ -8,7 +8,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import array, first_header, member_schema, numbers
 from include.archive.store import ArchivedFile
 from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN, record_id
@@ -16,12 +15,13 @@ from include.contracts.reject import Reject
 from include.contracts.topics import Topic
 from include.contracts.versions import OLDEST_FIRST
 from include.kafka.record_table import RAW
-from spark_jobs.archive.files import ArchiveFolder
-from spark_jobs.batch.raw_columns import RawColumns, longs
-from spark_jobs.batch.splits import OUTPUT_COORDINATES
-from spark_jobs.speed.json_columns import JsonColumns
-from spark_jobs.speed.record_decoder import read_record
-from spark_jobs.speed.slow_path import RowRecord, iter_records
+from spark_jobs.decoding.arrow_rows import array, first_header, member_schema, numbers
+from spark_jobs.decoding.json_columns import JsonColumns
+from spark_jobs.decoding.raw_columns import RawColumns, longs
+from spark_jobs.decoding.record_decoder import read_record
+from spark_jobs.decoding.slow_path import RowRecord, iter_records
+from spark_jobs.sources.archive_files import ArchiveFolder
+from spark_jobs.sources.splits import OUTPUT_COORDINATES
 
 ID, DAY, DELETED = "id", "day", "deleted"
 RECORDS = pa.schema([(ID, pa.int64()), (DAY, pa.date32()), (DELETED, pa.bool_()), *RAW])

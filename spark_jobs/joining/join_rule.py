@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from include.adapters.arrow_rows import array, begins_run
 from include.contracts.definition import Definition
 from include.contracts.versions import OLDEST_FIRST
-from spark_jobs.transforms.versions import version_order
+from spark_jobs.decoding.arrow_rows import array, begins_run
+from spark_jobs.joining.versions import version_order
 
 RowIndexes = npt.NDArray[np.int64]
 

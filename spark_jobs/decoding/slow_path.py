@@ -10,7 +10,7 @@ from include.contracts.clock import epoch_ms
 from include.contracts.fields import LONG_MIN
 from include.contracts.reject import Reject
 from include.contracts.topics import Topic
-from spark_jobs.speed.record_decoder import TableRow, read_record
+from spark_jobs.decoding.record_decoder import TableRow, read_record
 
 Headers = Sequence[tuple[str, bytes]]
 

@@ -11,11 +11,11 @@ from functools import cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import TIMES, arrow_type, newest_versions
 from include.contracts.clock import instant_of
 from include.contracts.definition import Definition
 from include.contracts.reject import Reject
 from include.database.named import COORDINATES
+from spark_jobs.decoding.arrow_rows import TIMES, arrow_type, newest_versions
 
 _TYPES = {"bigint": pa.int64(), "integer": pa.int32(), "text": pa.string()}
 COORDINATE_TYPES = {name: _TYPES[kind] for name, (kind, _) in COORDINATES.items()}
