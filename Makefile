@@ -24,7 +24,7 @@ setup: ## virtual environment and jars into .state/; seconds when they are there
 	@"$(PYTHON)" -m stack.bootstrap
 
 env: setup ## make .env, ports and secrets, if there is none; docker compose reads it too
-	@"$(PYTHON)" -m deploy.make_env
+	@"$(PYTHON)" -m stack.team.make_env
 
 up: setup ## start Kafka, PostgreSQL, gateway, stream and Airflow, in the order of their health
 	@$(STACK) up
@@ -117,7 +117,7 @@ check: setup ## format, lint, types, import rules, generated docs
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(PY) -m include.contracts.export --check
+	@$(PY) -m stack.export --check
 	@$(PY) -m include.gateway.calls.openapi --check
 
 # Needs no set-up: Python alone, and the network.

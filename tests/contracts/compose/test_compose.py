@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from deploy import spark_conf
 from stack import env_file
 from stack.layout import PROJECT_ROOT
+from stack.team import spark_conf
 from tests.compose.engine import OLDEST, compose_version
 from tests.support.compose import (
     COMPOSE_FILE,

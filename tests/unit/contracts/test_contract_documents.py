@@ -9,8 +9,8 @@ import pytest
 
 from include.contracts.asyncapi import asyncapi
 from include.contracts.data_contract import data_contract
-from include.contracts.export import contract_files, drifted
 from include.contracts.pipelines import PIPELINES
+from stack.export import contract_files, drifted
 
 STANDARDS = Path(__file__).with_name("standards")
 

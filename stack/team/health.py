@@ -1,6 +1,6 @@
 """Health checks of the deployment's containers, the same as those of the local stack.
 
-`python -m deploy.health http URL`: healthy if the response is 200. `python -m deploy.health airflow COMPONENT URL`:
+`python -m stack.team.health http URL`: healthy if the response is 200. `python -m stack.team.health airflow COMPONENT URL`:
 healthy if the API server reports a heartbeat of this component.
 """
 
@@ -18,7 +18,7 @@ COMPONENTS = ("scheduler", "dag_processor", "triggerer")
 
 def main() -> int:
     """Run the check; returns 0 if healthy, 1 after printing the reason, which `docker inspect` shows."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.health", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m stack.team.health", description=__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
     kinds.add_parser("http").add_argument("url")
     airflow = kinds.add_parser("airflow")

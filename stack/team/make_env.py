@@ -1,4 +1,4 @@
-"""Makes `.env` with ports and secrets: `python3 -m deploy.make_env`, before the first `docker compose up`.
+"""Makes `.env` with ports and secrets: `python3 -m stack.team.make_env`, before the first `docker compose up`.
 
 Standard library only: a machine that only runs containers has no virtual environment. An existing file is kept;
 missing variables are added.

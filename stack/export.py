@@ -1,4 +1,4 @@
-"""Writes the contracts for clients and catalogues: `python -m include.contracts.export [--check]`.
+"""Writes the contracts for clients and catalogues: `python -m stack.export [--check]`.
 
 They are a JSON Schema per topic, and an AsyncAPI document and an Open Data Contract per pipeline.
 """
@@ -43,7 +43,7 @@ def main() -> int:
     if parser.parse_args().check:
         stale = drifted()
         if stale:
-            print(f"out of date: {', '.join(stale)}; run: python -m include.contracts.export", file=sys.stderr)
+            print(f"out of date: {', '.join(stale)}; run: python -m stack.export", file=sys.stderr)
         return 1 if stale else 0
     TARGET.mkdir(parents=True, exist_ok=True)
     for name, text in contract_files().items():

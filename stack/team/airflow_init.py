@@ -1,10 +1,10 @@
-"""Prepares Airflow before its components start: `python -m deploy.airflow_init`. Idempotent; renews passwords."""
+"""Prepares Airflow before its components start: `python -m stack.team.airflow_init`. Idempotent; renews passwords."""
 
 import argparse
 
-from deploy.environment import required
 from stack.airflow_env import USERS, write_password_file
 from stack.errors import one_line_errors
+from stack.team.environment import required
 
 VARIABLES = (
     "AIRFLOW_HOME",

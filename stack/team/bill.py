@@ -1,4 +1,4 @@
-"""Adds the jars to the image's bill of materials, and writes NOTICE: `python -m deploy.bill sbom.cdx.json /opt/jars`.
+"""Adds the jars to the image's bill of materials, and writes NOTICE: `python -m stack.team.bill sbom.cdx.json /opt/jars`.
 
 The bill is CycloneDX, as `cyclonedx-py environment` has written it of the image's packages. NOTICE is written beside
 it: the software that the image redistributes, with its licences. Neither lists Debian's packages, nor the jars inside
@@ -31,9 +31,9 @@ Python packages, below /opt/venv; Spark's own jars are in the package pyspark, w
 @one_line_errors("bill")
 def main() -> None:
     """Change the bill in place and write NOTICE; exits with 1 after one line that names what has no known licence."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.bill", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m stack.team.bill", description=__doc__)
     parser.add_argument("bill", type=Path)
-    parser.add_argument("jars", type=Path, help="the folder that deploy.fetch_jars filled")
+    parser.add_argument("jars", type=Path, help="the folder that stack.team.fetch_jars filled")
     arguments = parser.parse_args()
     bill, folder = json.loads(arguments.bill.read_text()), arguments.jars / JAR_SET
     jars = [jar for jar in read_lock() if jar.set_name == JAR_SET]
@@ -51,7 +51,7 @@ def _licence(package: dict[str, Any]) -> str:
     named = [each["name"].rpartition(" :: ")[2] for each in found if isinstance(each, dict) and "name" in each]
     if texts := known or named or [*filter(None, [_UNDECLARED.get(package["name"])])]:
         return ", ".join(texts)
-    raise StackError(f"{package['name']} does not say its licence: add it to deploy/bill.py")
+    raise StackError(f"{package['name']} does not say its licence: add it to stack/team/bill.py")
 
 
 def _component(jar: Jar) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _component(jar: Jar) -> dict[str, Any]:
 def _notice(jar: Jar, folder: Path) -> Iterator[str]:
     with zipfile.ZipFile(folder / jar.file_name) as archive:
         if "Apache License" not in _member(archive, "LICENSE")[:200]:
-            raise StackError(f"{jar.file_name} has another licence than Apache's: add it to deploy/bill.py")
+            raise StackError(f"{jar.file_name} has another licence than Apache's: add it to stack/team/bill.py")
         yield f"{jar.group}:{jar.artifact}:{jar.version}: Apache-2.0. Its notice:\n"
         yield from (f"    {line}".rstrip() for line in _member(archive, "NOTICE").strip().splitlines())
         yield ""

@@ -1,4 +1,4 @@
-"""Fetches and verifies the image's jars, as the local stack does: `python -m deploy.fetch_jars /opt/jars`."""
+"""Fetches and verifies the image's jars, as the local stack does: `python -m stack.team.fetch_jars /opt/jars`."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from stack.prerequisites import find_java
 @one_line_errors("fetch_jars")
 def main() -> None:
     """Make the folder match stack/jars.lock, with one subfolder per set. Exits with 1 after a one-line error."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.fetch_jars", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m stack.team.fetch_jars", description=__doc__)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder.absolute()
     layout = Layout(root=folder.parent, state=folder.parent, env_file=folder.parent / ".env", jars=folder)

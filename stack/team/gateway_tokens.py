@@ -1,13 +1,13 @@
-"""Writes the gateway's tokens file from the tokens in `.env`: `python -m deploy.gateway_tokens`. Idempotent.
+"""Writes the gateway's tokens file from the tokens in `.env`: `python -m stack.team.gateway_tokens`. Idempotent.
 
 The gateway gets the file with their hashes, never the tokens.
 """
 
 import argparse
 
-from deploy.environment import required
 from stack.errors import one_line_errors
 from stack.run_service import write_gateway_tokens
+from stack.team.environment import required
 
 VARIABLES = ("GATEWAY_TOKENS_FILE", "GATEWAY_TOKEN", "GATEWAY_ADMIN_TOKEN")
 
@@ -21,5 +21,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(prog="python -m deploy.gateway_tokens", description=__doc__).parse_args()
+    argparse.ArgumentParser(prog="python -m stack.team.gateway_tokens", description=__doc__).parse_args()
     main()

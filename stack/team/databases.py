@@ -1,10 +1,10 @@
-"""Creates the databases and first roles, as the local stack does: `python -m deploy.databases`. Idempotent."""
+"""Creates the databases and first roles, as the local stack does: `python -m stack.team.databases`. Idempotent."""
 
 import argparse
 
-from deploy.environment import required
 from stack.databases import create_databases
 from stack.errors import one_line_errors
+from stack.team.environment import required
 
 VARIABLES = (
     "PIPELINES",

@@ -1,4 +1,4 @@
-"""Writes `deploy/spark-defaults.conf` with the secret of `.env` for Spark: `python -m deploy.spark_conf`. Idempotent.
+"""Writes `deploy/spark-defaults.conf` with the secret of `.env` for Spark: `python -m stack.team.spark_conf`. Idempotent.
 
 Master, workers, drivers and executors read it from a volume. On a command line, where Spark's other settings are, every
 user of the host could read the secret.
@@ -8,8 +8,8 @@ import argparse
 import os
 from pathlib import Path
 
-from deploy.environment import required
 from stack.errors import one_line_errors
+from stack.team.environment import required
 
 _DEFAULTS = Path(__file__).with_name("spark-defaults.conf")
 VARIABLES = ("SPARK_CONF_DIR", "SPARK_AUTH_SECRET")
@@ -33,5 +33,5 @@ def write(folder: Path, secret: str) -> None:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(prog="python -m deploy.spark_conf", description=__doc__).parse_args()
+    argparse.ArgumentParser(prog="python -m stack.team.spark_conf", description=__doc__).parse_args()
     main()
