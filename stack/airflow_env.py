@@ -62,8 +62,8 @@ def airflow_environment(settings: Mapping[str, str], root: Path, component: str 
     """Return the variables to add to a component's environment, including PATH.
 
     `settings` is the content of `.env`. The pipeline's own variables are included, because tasks read them through
-    `include.runtime.settings`. Only the scheduler has the connections of tasks, and the login to the archive's store. Call
-    `write_password_file` before the API server starts. Raises KeyError for a missing setting.
+    `include.runtime.settings`. Only the scheduler has the connections of tasks, and the login to the archive's store.
+    Call `write_password_file` before the API server starts. Raises KeyError for a missing setting.
     """
     bin_dir = str(Path(sys.executable).parent)
     keep = (*_SECRETS, *(S3_SECRETS if component == TASK_COMPONENT else ()))

@@ -12,7 +12,7 @@ from include.contracts.asyncapi import asyncapi
 from include.contracts.data_contract import data_contract
 from include.runtime.command import as_command
 
-TARGET = Path(__file__).resolve().parents[2] / "docs" / "contracts"
+TARGET = Path(__file__).resolve().parents[1] / "docs" / "contracts"
 
 
 def contract_files() -> dict[str, str]:

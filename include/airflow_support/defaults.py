@@ -77,7 +77,7 @@ def default_args(runbook: str) -> dict[str, Any]:
 
 
 def retry_policy() -> ExceptionRetryPolicy:
-    """Our own errors say by their class whether a retry can help (`include.contracts.errors`); other failures are retried."""
+    """Return the policy: our own errors say by their class whether a retry helps, other failures are retried."""
     return ExceptionRetryPolicy(
         rules=[
             RetryRule(exception=Retryable, action=RetryAction.DEFAULT),

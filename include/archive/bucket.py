@@ -2,7 +2,8 @@
 
 It prints whether the store honours conditional writes, the bucket's versioning, and lifecycle rules that would remove
 files of the archive. With --set-lifecycle it first sets a rule that removes noncurrent versions after 30 days, and
-parts of uploads after 2. It needs the rights of an administrator, besides those of `python -m include.integrity.rights archive`.
+parts of uploads after 2. It needs the rights of an administrator, besides those of
+`python -m include.integrity.rights archive`.
 Exit codes: 0 all is well; 3 a rule would remove files; 75 the store is out; 78 a setting is wrong, or a right is
 missing.
 """

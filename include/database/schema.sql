@@ -1,5 +1,5 @@
 -- The schema of a pipeline's database. A new database is made from it (see include.database.migrate), and one of an earlier
--- release gets the same schema by migrations; tests/contracts/sql/test_schema.py compares the two.
+-- release gets the same schema by migrations; tests/agreement/database/test_schema.py compares the two.
 -- A name in double braces stands for a name, or a list of columns, of the pipeline definition; see include.database.named.
 
 DO $$

@@ -12,7 +12,7 @@ from include.database.named import query
 from include.database.sessions import connect
 from include.runtime.settings import DatabaseSettings, Role, Settings
 
-VERSIONS = Path(__file__).resolve().parents[2] / "sql" / "migrations" / "versions"
+VERSIONS = Path(__file__).parent / "migrations" / "versions"
 _REMEDY = "run the migrations: python -m include.database.migrate"
 
 

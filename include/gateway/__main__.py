@@ -66,7 +66,8 @@ def check_exposure(gateway: GatewaySettings) -> None:
     if not _is_loopback(gateway.host):
         raise ConfigurationError(
             f"GATEWAY_HOST={gateway.host} is reachable from elsewhere, but GATEWAY_TOKENS_FILE is not set; set it to a "
-            "file made with `python -m include.gateway.auth.tokens add`, set GATEWAY_OIDC_ISSUER, or listen on 127.0.0.1"
+            "file made with `python -m include.gateway.auth.tokens add`, set GATEWAY_OIDC_ISSUER, or listen on "
+            "127.0.0.1"
         )
     log.warning("GATEWAY_TOKENS_FILE is not set: every call is open to everybody on this machine")
 

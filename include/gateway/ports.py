@@ -1,4 +1,4 @@
-"""Ports of the gateway: the protocols of its adapters. tests/contracts runs one suite per port on all of them."""
+"""Ports of the gateway: the protocols of its adapters. tests/agreement runs one suite per port on all of them."""
 
 import asyncio
 import datetime as dt

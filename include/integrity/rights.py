@@ -1,4 +1,4 @@
-"""Prints the least rights of the pipeline's parts: `python -m include.integrity.rights kafka`, `… postgres` or `… archive`.
+"""Prints the least rights of the pipeline's parts: `python -m include.integrity.rights kafka | postgres | archive`.
 
 Those in Kafka and PostgreSQL are commands, those in the archive's bucket a policy in JSON.
 """

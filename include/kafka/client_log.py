@@ -4,7 +4,7 @@ import logging
 
 from include.runtime.kafka_connection import KafkaConnection
 
-client_log = logging.getLogger("include.adapters.librdkafka")
+client_log = logging.getLogger("include.kafka.librdkafka")
 
 
 def client_settings(kafka: KafkaConnection) -> dict[str, object]:

@@ -1,8 +1,8 @@
 """Settings, read from the environment and validated once, at startup.
 
 Other modules that read the environment are `include.airflow_support.defaults`, which DAG files need at parse time and
-which validates nothing, `include.contracts.definition`, which reads DEFINITIONS_DIR, `include.runtime.failpoints`, whose
-variables only tests set, and `include.runtime.tracing`, whose SDK has standard variables.
+which validates nothing, `include.contracts.definition`, which reads DEFINITIONS_DIR, `include.runtime.failpoints`,
+whose variables only tests set, and `include.runtime.tracing`, whose SDK has standard variables.
 """
 
 import datetime as dt

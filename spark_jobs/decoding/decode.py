@@ -1,7 +1,7 @@
 """Decodes Kafka records into typed rows with column expressions, the fast path. Other records take the slow path.
 
-`ok` is true only if `spark_jobs.decoding.record_decoder.read_record` accepts the record and returns the same values. If it
-is false the record may still be valid: `read_record` decides.
+`ok` is true only if `spark_jobs.decoding.record_decoder.read_record` accepts the record and returns the same values. If
+it is false, the record may still be valid: `read_record` decides.
 """
 
 import datetime as dt

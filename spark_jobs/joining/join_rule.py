@@ -8,7 +8,7 @@ pending.
   that version, whatever its time.
 - `authors_of_history` is the form of the batch layer, which holds all versions.
 
-Both give the same result for the same versions (`tests/contracts/records/test_join_rule_twin.py`).
+Both give the same result for the same versions (`tests/agreement/records/test_join_rule_twin.py`).
 """
 
 from collections.abc import Sequence

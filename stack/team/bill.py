@@ -1,4 +1,4 @@
-"""Adds the jars to the image's bill of materials, and writes NOTICE: `python -m stack.team.bill sbom.cdx.json /opt/jars`.
+"""Adds jars to the image's bill of materials and writes NOTICE: `python -m stack.team.bill sbom.cdx.json /opt/jars`.
 
 The bill is CycloneDX, as `cyclonedx-py environment` has written it of the image's packages. NOTICE is written beside
 it: the software that the image redistributes, with its licences. Neither lists Debian's packages, nor the jars inside

@@ -1,7 +1,7 @@
 """Health checks of the deployment's containers, the same as those of the local stack.
 
-`python -m stack.team.health http URL`: healthy if the response is 200. `python -m stack.team.health airflow COMPONENT URL`:
-healthy if the API server reports a heartbeat of this component.
+`python -m stack.team.health http URL`: healthy if the response is 200.
+`python -m stack.team.health airflow COMPONENT URL`: healthy if the API server reports a heartbeat of this component.
 """
 
 import argparse

@@ -10,7 +10,7 @@ from pathlib import Path
 from stack import env_file
 from stack.errors import one_line_errors
 
-ENV_FILE = Path(__file__).resolve().parent.parent / ".env"
+ENV_FILE = Path(__file__).resolve().parents[2] / ".env"
 
 
 @one_line_errors("make_env")

@@ -1,4 +1,6 @@
-"""Writes `deploy/spark-defaults.conf` with the secret of `.env` for Spark: `python -m stack.team.spark_conf`. Idempotent.
+"""Writes `deploy/spark-defaults.conf` with the secret of `.env` for Spark: `python -m stack.team.spark_conf`.
+
+Idempotent.
 
 Master, workers, drivers and executors read it from a volume. On a command line, where Spark's other settings are, every
 user of the host could read the secret.
@@ -11,7 +13,7 @@ from pathlib import Path
 from stack.errors import one_line_errors
 from stack.team.environment import required
 
-_DEFAULTS = Path(__file__).with_name("spark-defaults.conf")
+_DEFAULTS = Path(__file__).resolve().parents[2] / "deploy" / "spark-defaults.conf"
 VARIABLES = ("SPARK_CONF_DIR", "SPARK_AUTH_SECRET")
 
 

@@ -1,4 +1,4 @@
-"""In-memory stand-ins for the gateway's ports. tests/contracts holds them to the same suites as the real ones."""
+"""In-memory stand-ins for the gateway's ports. tests/agreement holds them to the same suites as the real ones."""
 
 import asyncio
 import datetime as dt

@@ -30,8 +30,7 @@ def words_of_statements() -> list[str]:
 def words_of_tables() -> list[str]:
     """Texts that name columns of Arrow tables and DataFrames in the Spark jobs, and others like them."""
     root = Layout.of().root
-    files = [*(root / "spark_jobs").rglob("*.py"), *(root / "include/adapters").rglob("*arrow*.py"),
-             *(root / "include/adapters").rglob("*batch*.py")]  # fmt: skip
+    files = [*(root / "spark_jobs").rglob("*.py"), *(root / "include/database").glob("*arrow*.py")]
     return _names(one or other for file in files for one, other in _COLUMN.findall(file.read_text(encoding="utf-8")))
 
 

@@ -119,7 +119,7 @@ def test_a_command_refuses_another_format_in_a_line_of_text():
 
 @pytest.mark.parametrize("fails", ["raise ValueError", "threading.Thread(target=lambda: 1 / 0).start()"])
 def test_an_uncaught_exception_is_one_line(fails):
-    program = f"import threading\nfrom include import logs\nlogs.set_up('c')\n{fails}"
+    program = f"import threading\nfrom include.runtime import logs\nlogs.set_up('c')\n{fails}"
     _, [line] = run("json", "-c", program)
     found = json.loads(line)
     assert found["level"] == "CRITICAL"
@@ -137,8 +137,8 @@ def test_an_uncaught_exception_is_one_line(fails):
 )
 def test_what_librdkafka_logs_is_json_too(asks):
     program = (
-        "from include import logs; from include.runtime.kafka_connection import KafkaConnection\n"
-        "from include.adapters.files import cluster_file; from include.adapters.kafka import offsets, range_reader\n"
+        "from include.runtime import logs; from include.runtime.kafka_connection import KafkaConnection\n"
+        "from include.gateway.fallback import cluster_file; from include.kafka import offsets, range_reader\n"
         f"logs.set_up('c'); kafka = KafkaConnection('127.0.0.1:1')\n{asks}"
     )
     _, lines = run("json", "-c", program)

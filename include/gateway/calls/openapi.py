@@ -1,7 +1,7 @@
 """The gateway's OpenAPI 3.1 document, generated from the contracts and the limits.
 
-`python -m include.gateway.calls.openapi` prints it, `--write` writes it to docs/contracts, `--check` exits 1 if the file
-there is out of date. A running gateway serves the document with its own limits at GET /openapi.json.
+`python -m include.gateway.calls.openapi` prints it, `--write` writes it to docs/contracts, `--check` exits 1 if the
+file there is out of date. A running gateway serves the document with its own limits at GET /openapi.json.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from include.gateway.calls.openapi_calls import FAULTS, JSON, OF_EVERY_CALL, Cal
 from include.gateway.calls.openapi_schemas import Json, ref
 from include.runtime.settings import GatewayLimits
 
-TARGET = Path(__file__).resolve().parents[2] / "docs" / "contracts" / "gateway.openapi.json"
+TARGET = Path(__file__).resolve().parents[3] / "docs" / "contracts" / "gateway.openapi.json"
 
 _DESCRIPTION = f"""Accepts events for Kafka. A 2xx answer means that the event is durable: acknowledged by all in-sync
 replicas (`keptIn: kafka`), or written to the disk of the fallback store (`keptIn: fallback`), from which the gateway

@@ -75,7 +75,8 @@ _OF_JAVA = "\n\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunne
     [
         (
             "Traceback (most recent call last):\n  File 'x.py', line 1\n    read()\n"
-            f"include.contracts.errors.StoreUnavailable: host=x\n{_OF_JAVA}Caused by: java.net.SocketException: Connection reset"
+            f"include.contracts.errors.StoreUnavailable: host=x\n{_OF_JAVA}"
+            "Caused by: java.net.SocketException: Connection reset"
             f"{_OF_JAVA}\nDriver stacktrace:",
             "include.contracts.errors.StoreUnavailable: host=x",
         ),

@@ -83,7 +83,7 @@ def test_modules_exist(doc: Path) -> None:
 def test_paths_and_queries_exist(doc: Path) -> None:
     text = text_of(doc)
     missing = [path for path in PATH.findall(text) if not (ROOT / path).exists()]
-    missing += [name for name in QUERY.findall(text) if not list((ROOT / "include" / "sql").rglob(name))]
+    missing += [name for name in QUERY.findall(text) if not list((ROOT / "include" / "database").rglob(name))]
     assert missing == []
 
 

@@ -22,7 +22,7 @@ from spark_jobs.decoding.decode import decode
 from spark_jobs.decoding.raw_columns import RawColumns
 from spark_jobs.decoding.record_decoder import read_record
 from spark_jobs.speed.detail_decoder import DetailDecoder
-from tests.contracts.records.test_any_record_twin import raw, source
+from tests.agreement.records.test_any_record_twin import raw, source
 from tests.fakes.events import board
 from tests.support.any_record import AnyRecord, Message
 from tests.support.examples import examples
