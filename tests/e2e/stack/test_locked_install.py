@@ -2,11 +2,13 @@
 
 import hashlib
 import io
+import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -114,5 +116,8 @@ def test_a_newer_version_in_the_index_changes_nothing(index, tmp_path):
 
 
 def test_the_lock_names_all_that_its_packages_require():
-    result = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout
+    pip = [sys.executable, "-m", "pip", "check"] if find_spec("pip") else ["uv", "pip", "check"]  # uv installs no pip
+    result = subprocess.run(
+        pip, env=os.environ | {"VIRTUAL_ENV": sys.prefix}, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -495,7 +495,7 @@ def test_the_stores_certificate_is_verified(store, bucket, tmp_path):
 
 def test_a_missing_right_is_named_with_the_command_that_prints_the_rights(store, bucket):
     storage = open_storage(f"s3://{bucket}/archive", store.connection(BATCH))
-    with pytest.raises(StorageDenied, match=r"include\.rights archive.*operation=PutObject"):
+    with pytest.raises(StorageDenied, match=r"include\.integrity\.rights archive.*operation=PutObject"):
         storage.write("x", b"x")
 
 

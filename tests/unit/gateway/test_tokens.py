@@ -201,7 +201,7 @@ def test_what_is_no_json_is_named_with_its_file(path, content):
 
 
 def test_a_missing_file_is_named_with_the_command_that_makes_one(path):
-    with pytest.raises(ConfigurationError, match=r"tokens\.json: No such file.*include\.gateway\.tokens add"):
+    with pytest.raises(ConfigurationError, match=r"tokens\.json: No such file.*include\.gateway\.auth\.tokens add"):
         token_file.read(path)
 
 
