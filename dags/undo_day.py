@@ -60,7 +60,7 @@ for pipeline in pipeline_names():
 
             moved = steps.undo(pipeline, day, to, reason, made_by, action, dry_run == "True")
             if dry_run != "True":
-                announce_day(pipeline, day, steps.announcement(pipeline, day))
+                announce_day(pipeline, day)
             return moved
 
         undo.override(outlets=[certified_day(pipeline)])(

@@ -5,6 +5,7 @@ Imported at parse time. Events have a day as their partition key.
 
 import datetime as dt
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from airflow.sdk import Asset, Context, get_current_context
@@ -74,8 +75,15 @@ def _newest_request(context: Context) -> dict[str, Any]:
     return extra
 
 
-def announce_day(pipeline: str, day: str, announcement: dict[str, Any]) -> None:
-    """Add an event of the day to the running task; Airflow sends it once the task has succeeded."""
+def announce_day(pipeline: str, day: str) -> None:
+    """Add an event of the day after its last action to the running task; Airflow sends it once the task has succeeded.
+
+    Its extra is an `announcement.Announcement`.
+    """
+    from include.airflow_support.connections import day_settings
+    from include.integrity.days.announcement import announcement_of
+
+    announcement = announcement_of(*day_settings(pipeline, day))
     event = get_current_context()["outlet_events"][certified_day(pipeline)]
-    event.extra = announcement
+    event.extra = asdict(announcement)
     event.add_partitions(day)

@@ -19,7 +19,8 @@ from typing import Any
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from include.integrity import commands
+from include.contracts.day import Day
+from include.database.schema_revision import checked_settings
 from include.runtime.kafka_connection import VARIABLES
 from include.runtime.settings import LIBPQ_VARIABLES, Settings, prefix_of
 
@@ -50,13 +51,14 @@ def task_settings(pipeline: str) -> Settings:
 
 
 def batch_settings(pipeline: str) -> Settings:
-    """Return the same after a look at the database. Raises the errors of `commands.batch_settings`."""
-    return commands.batch_settings(pipeline, task_environment(pipeline))
+    """Return the same for the role of batch jobs, after a look at the database. See `checked_settings`."""
+    return checked_settings("batch", pipeline, task_environment(pipeline))
 
 
-def run(command: str, day: str | None = None, *, pipeline: str, **arguments: Any) -> Any:
-    """Run a step with the task's settings; returns its result. See `commands.run`."""
-    return commands.run(command, day, pipeline=pipeline, environment=task_environment(pipeline), **arguments)
+def day_settings(pipeline: str, day: str) -> tuple[Settings, Day]:
+    """Return the same, and the day. Raises DayFormatError as well."""
+    settings = batch_settings(pipeline)
+    return settings, Day.parse(day, settings.timezone)
 
 
 def _fields(connection_id: str) -> dict[str, Any]:

@@ -1,10 +1,12 @@
-"""The tasks that DAGs have in common. Imported at parse time: each calls one function of `steps` when it runs.
+"""The tasks that DAGs have in common. Imported at parse time: each imports what it calls when it runs.
 
-Every task's first argument names its pipeline; a job has it in its environment.
+Every task's first argument names its pipeline; a job has it in its environment. Arguments are text, as Airflow renders
+it, and results JSON.
 """
 
 import datetime as dt
 import logging
+from dataclasses import asdict
 from typing import Any
 
 from airflow.sdk import Context, Param, TriggerRule, get_current_context, task, task_group
@@ -60,25 +62,28 @@ CATCH_UP_TIMEOUT = Param(
 @task
 def replay_fallback(pipeline: str) -> dict[str, Any]:
     """Send what the gateways kept while Kafka was out, so that the rebuild finds it in the topics."""
-    from include.airflow_support import steps
+    from include.airflow_support.connections import batch_settings
+    from include.integrity.days import gateways
 
-    return steps.replay_fallback(pipeline)
+    return asdict(gateways.replay_fallback(batch_settings(pipeline)))
 
 
 @task
 def wait_until_caught_up(pipeline: str, timeout_s: str) -> dict[str, Any]:
     """Give the stream time to write what was read, so that the comparison with it is fair."""
-    from include.airflow_support import steps
+    from include.airflow_support.connections import batch_settings
+    from include.integrity.days import stream_lag as caught_up
 
-    return steps.wait_until_caught_up(pipeline, float(timeout_s))
+    return asdict(caught_up.wait_until_caught_up(batch_settings(pipeline), timeout_s=float(timeout_s)))
 
 
 @task
 def collect_orphans(pipeline: str) -> list[dict[str, Any]]:
     """Drop what builds left behind that nobody will publish: killed ones, and dry runs older than a day."""
-    from include.airflow_support import steps
+    from include.airflow_support.connections import batch_settings
+    from include.integrity.days import pruning
 
-    return steps.collect_orphans(pipeline)
+    return [asdict(orphan) for orphan in pruning.collect_orphans(batch_settings(pipeline))]
 
 
 def skip_in_backfill(context: Context) -> None:
@@ -141,9 +146,10 @@ def start_days(pipeline: str, days: list[str], built_by: str) -> list[str]:
 @task(map_index_template=DAY_LABEL)
 def verify(pipeline: str, day: str, build: str) -> dict[str, Any]:
     """Compare the new generation with what is shown; fail if its balance does not add up."""
-    from include.airflow_support import steps
+    from include.airflow_support.connections import day_settings
+    from include.integrity.days import comparison
 
-    return steps.verify(pipeline, day, build)
+    return asdict(comparison.verify(*day_settings(pipeline, day), run_id=build))
 
 
 # its answer holds rows: they are shown to who may see the run, and are not for the log
@@ -151,9 +157,10 @@ def verify(pipeline: str, day: str, build: str) -> dict[str, Any]:
 @task(show_return_value_in_logs=False, map_index_template=DAY_LABEL)
 def difference(pipeline: str, day: str, build: str) -> dict[str, Any]:
     """Show what publishing would change: counts by class, and rows before and after; skipped unless a dry run."""
-    from include.airflow_support import steps
+    from include.airflow_support.connections import day_settings
+    from include.integrity.days import comparison
 
-    return steps.diff(pipeline, day, build)
+    return asdict(comparison.diff(*day_settings(pipeline, day), run_id=build))
 
 
 @task.run_if(lambda context: not context["params"].get("dry_run", False), "a dry run publishes nothing")
@@ -167,17 +174,25 @@ def publish(
     is_by_hand: bool,
     approval: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """Point the view at the new generation, if it is as `approve` saw it.
+    """Point the view at the new generation, if it is as `approve` saw it; `seen` None: a person accepted what vanishes.
 
-    Skipped on a dry run, and when a person rejected the build.
+    Skipped on a dry run, and when a person rejected the build. A day that a person holds is published by hand only.
     """
     from include.airflow_support import steps
+    from include.airflow_support.connections import day_settings
+    from include.integrity.days import publication
+    from include.integrity.days.unexplained import Seen
 
     if approval is None:
         raise steps.ApprovalMissing(day=day)
     if person := approval["approved_by"]:
         made_by = f"{made_by}, approved by {person}"
-    return steps.publish(pipeline, day, build, made_by, reason, is_by_hand, approval["seen"])
+    seen = approval["seen"]
+    published = publication.publish(
+        *day_settings(pipeline, day), run_id=build, made_by=made_by, reason=reason or None, automatic=not is_by_hand,
+        accept_vanishing=seen is None, approved=Seen(**seen) if seen else None,
+    )  # fmt: skip
+    return asdict(published)
 
 
 # a store that is not empty needs a moment to drain
@@ -190,35 +205,38 @@ def certify(pipeline: str, day: str) -> dict[str, Any]:
         certificate = steps.certify(pipeline, day)
     except steps.NeedsRebuild as exc:  # no failure of this night: the day is dirty, so the next one rebuilds it
         raise AirflowSkipException(f"not certified: {exc}") from exc
-    announce_day(pipeline, day, steps.announcement(pipeline, day))
+    announce_day(pipeline, day)
     return certificate
 
 
 @task(map_index_template=DAY_LABEL)
 def cover(pipeline: str, day: str) -> int:
     """Move live rows that the published day covers out of the way of readers; skipped with publish."""
-    from include.airflow_support import steps
+    from include.airflow_support.connections import day_settings
+    from include.integrity.days import covered_rows as covering
 
-    return steps.cover(pipeline, day)
+    return covering.cover(*day_settings(pipeline, day))
 
 
 @task
 def uncertified_days(pipeline: str, rebuilt: list[str], run_type: str) -> list[str]:
     """Published days that earlier nights did not certify, without those that this run rebuilds; none in a backfill."""
-    from include.airflow_support import steps
+    from include.airflow_support.connections import batch_settings
+    from include.integrity.days.due_days import days_to_certify
 
-    return steps.days_to_certify(pipeline, rebuilt, run_type)
+    return days_to_certify(batch_settings(pipeline), rebuilt) if run_type == "scheduled" else []
 
 
 @task(map_index_template="{{ task.op_kwargs['day'] }}")
 def certify_earlier(pipeline: str, day: str) -> str:
     """Certify a day that an earlier night published; skipped, with the reason, when something stands against it."""
-    from include.airflow_support import steps
+    from include.airflow_support.connections import day_settings
+    from include.integrity.days import certificate as certificates
 
-    certificate = steps.certify_if_possible(pipeline, day)
+    certificate = certificates.certify(*day_settings(pipeline, day))
     if certificate.reason:
         raise AirflowSkipException(f"day {day} is not certified: {certificate.reason}")
-    announce_day(pipeline, day, steps.announcement(pipeline, day))
+    announce_day(pipeline, day)
     return f"generation {certificate.generation_id} is certified"
 
 
@@ -239,12 +257,17 @@ class RebuildOfRequestedDay(JobSubmitOperator):
     def _is_settled(self, context: Context, night: str | None) -> bool:
         """Take the night's build over; True if there is one. Raises AirflowSkipException if the day is left."""
         from include.airflow_support import steps
+        from include.airflow_support.connections import day_settings
+        from include.database.generation_store import GenerationStore
 
         job: Any = self  # its arguments are set, in the order of `rebuild_arguments`
         day, run_id, pipeline = job.application_args[1], job.application_args[3], job.env_vars["PIPELINE"]
-        if night is not None and (generation := steps.take_over(pipeline, day, night, run_id)) is not None:
-            log.info("day %s: generation %d was built by %s", day, generation, night)
-            return True
+        if night is not None:
+            settings, of_day = day_settings(pipeline, day)
+            generation = GenerationStore(settings.database).take_over(of_day, night, run_id)
+            if generation is not None:
+                log.info("day %s: generation %d was built by %s", day, generation, night)
+                return True
         started_at = night_started_at(context)
         is_first = context["ti"].try_number == 1
         if is_first and started_at is not None and steps.seconds_left(pipeline, started_at) <= 0:

@@ -19,8 +19,10 @@ import socket
 import sys
 from typing import Any
 
+from include.contracts.day import Day
 from include.contracts.errors import LOOK, OK
-from include.integrity.commands import COMMANDS, needs_a_person, run
+from include.database.schema_revision import checked_settings
+from include.integrity.commands import COMMANDS, needs_a_person
 from include.integrity.report import text_of
 from include.runtime.command import as_command
 
@@ -32,7 +34,9 @@ def main(argv: list[str] | None = None) -> int:
     name, is_json = given.pop("command"), given.pop("json")
     if "made_by" in given:
         given["made_by"] = given["made_by"] or f"{getpass.getuser()}@{socket.gethostname()}"
-    result = run(name, given.pop("day", None), **given)
+    settings, day = checked_settings("batch"), given.pop("day", None)
+    days = [] if day is None else [Day.parse(day, settings.timezone)]
+    result = COMMANDS[name].call(settings, *days, **given)
     print(json.dumps(_plain(result), default=str, ensure_ascii=False) if is_json else text_of(result))
     return LOOK if needs_a_person(result) else OK
 

@@ -1,4 +1,4 @@
-"""The steps of the batch layer, in one table for the command line (`python -m include.integrity`) and the DAGs."""
+"""The commands of `python -m include.integrity`. DAGs call the same functions, not this table."""
 
 import argparse
 from collections.abc import Callable, Mapping
@@ -8,7 +8,6 @@ from typing import Any
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.errors import WrongArguments
-from include.database.schema_revision import checked_settings
 from include.gateway.client import ReplayReport
 from include.integrity.days import certificate, comparison, gateways, pruning, publication
 from include.integrity.days import due_days as days
@@ -17,9 +16,8 @@ from include.integrity.days.certificate import Certificate
 from include.integrity.days.comparison import Differences, Report
 from include.integrity.days.day_range import require_rebuildable
 from include.integrity.days.gateway_stores import give_up_store
-from include.integrity.days.publication import Moved
+from include.integrity.days.publication import Moved, Published
 from include.integrity.days.runs import newest_run
-from include.integrity.days.unexplained import Seen
 from include.integrity.pages import whereabouts
 from include.integrity.pages.page_model import load_rows
 from include.integrity.pages.undo_preview import UndoPreview, preview
@@ -28,7 +26,6 @@ from include.integrity.report import Rebuilt
 from include.integrity.watch.audit import audit_kafka
 from include.integrity.watch.conditions import watch
 from include.integrity.watch.findings import Finding
-from include.runtime.lineage import lineage_of, publish_job
 from include.runtime.settings import Settings
 
 Arguments = Mapping[str, Mapping[str, Any]]  # flag → options of argparse; the flag's name is the function's argument
@@ -36,7 +33,7 @@ Arguments = Mapping[str, Mapping[str, Any]]  # flag → options of argparse; the
 
 @dataclass(frozen=True)
 class Command:
-    """A step: a function of the settings, of the day if it takes one, and of its arguments.
+    """A command: a function of the settings, of the day if it takes one, and of its arguments.
 
     `takes_day` None: the day is optional.
     """
@@ -45,28 +42,6 @@ class Command:
     text: str
     arguments: Arguments = field(default_factory=dict)
     takes_day: bool | None = True
-
-
-def run(
-    command: str,
-    day: str | None = None,
-    *,
-    pipeline: str = "",
-    environment: Mapping[str, str] | None = None,
-    **arguments: Any,
-) -> Any:
-    """Run a step with the settings of the pipeline, see `batch_settings`; returns its result.
-
-    Raises its errors, ConfigurationError and the errors of `batch_settings`.
-    """
-    settings = batch_settings(pipeline, environment)
-    days_taken = [] if day is None else [Day.parse(day, settings.timezone)]
-    return COMMANDS[command].call(settings, *days_taken, **arguments)
-
-
-def batch_settings(pipeline: str = "", environment: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings of the pipeline for the role of batch jobs, see `checked_settings`."""
-    return checked_settings("batch", pipeline, environment)
 
 
 def needs_a_person(result: Any) -> bool:
@@ -99,16 +74,11 @@ def _rebuild(
 
 
 def _publish(
-    settings: Settings, day: Day, reason: str | None, accept_vanishing: bool,
-    approved: Mapping[str, Any] | None = None, **arguments: Any,
-) -> Any:  # fmt: skip
+    settings: Settings, day: Day, run_id: str | None, made_by: str, reason: str | None, accept_vanishing: bool
+) -> Published:
     if accept_vanishing and not reason:
         raise WrongArguments("--accept-vanishing: say why the rows may vanish, with --reason")
-    with lineage_of(settings.lineage, publish_job(settings, day)) as outcome:
-        published = publication.publish(settings, day, reason=reason, accept_vanishing=accept_vanishing,
-                                        approved=Seen(**approved) if approved else None, **arguments)  # fmt: skip
-        outcome.generation_id = published.generation_id
-    return published
+    return publication.publish(settings, day, run_id, made_by, reason, accept_vanishing=accept_vanishing)
 
 
 def _undo(

@@ -152,12 +152,14 @@ def test_a_key_is_typed_twice(dag_bag):
 @pytest.mark.parametrize(("run_type", "is_dry_run"), [("scheduled", False), ("manual", True)])
 def test_the_night_publishes_what_the_form_would_only_count(dag_bag, monkeypatch, run_type, is_dry_run):
     from include.airflow_support import steps
+    from include.integrity.days import gateways
 
     defaults = {"since": None, "dry_run": True, "reason": "why" if run_type == "manual" else None}
     task = rendered(dag_bag.dags["reconcile_sources"].get_task("reconcile"), run_type, defaults)
     scopes = []
     monkeypatch.setattr(steps, "task_settings", Mock())
-    monkeypatch.setattr(steps, "replay_fallback", Mock())
+    monkeypatch.setattr(steps, "batch_settings", Mock())
+    monkeypatch.setattr(gateways, "replay_fallback", Mock())
     monkeypatch.setattr(steps, "reconcile_sources", lambda _, scope: scopes.append(scope) or [])
 
     assert task.python_callable(*task.op_args) == []

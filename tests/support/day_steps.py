@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import include.database.sessions as sessions
-from include.airflow_support import steps
+from include.airflow_support import steps, tasks
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.database.named import PipelineConnection
@@ -50,24 +50,25 @@ def publish() -> None:
         connection.cursor() as cursor,
     ):
         generation = select_generation(cursor, DAY, RUN)
-        approved = asdict(select_unexplained(cursor, generation.generation_id).seen)
-    steps.publish(PIPELINE, str(DAY), RUN, "airflow", "nightly_rebuild", is_by_hand=False, approved=approved)
+        seen = asdict(select_unexplained(cursor, generation.generation_id).seen)
+    approval = {"approved_by": None, "seen": seen}
+    tasks.publish.function(PIPELINE, str(DAY), RUN, "airflow", "nightly_rebuild", is_by_hand=False, approval=approval)
 
 
 OF_DAY: Mapping[str, Callable[[], Any]] = {
     "rebuild": rebuild,
-    "verify": lambda: steps.verify(PIPELINE, str(DAY), RUN),
+    "verify": lambda: tasks.verify.function(PIPELINE, str(DAY), RUN),
     "approve": lambda: steps.approval_question(PIPELINE, str(DAY), RUN),
     "publish": publish,
     "certify": lambda: steps.certify(PIPELINE, str(DAY)),
-    "cover": lambda: steps.cover(PIPELINE, str(DAY)),
+    "cover": lambda: tasks.cover.function(PIPELINE, str(DAY)),
 }
 OF_NIGHT: Mapping[str, Callable[[], Any]] = {
-    "replay": lambda: steps.replay_fallback(PIPELINE),
-    "catch-up": lambda: steps.wait_until_caught_up(PIPELINE, 0),
-    "collect": lambda: steps.collect_orphans(PIPELINE),
+    "replay": lambda: tasks.replay_fallback.function(PIPELINE),
+    "catch-up": lambda: tasks.wait_until_caught_up.function(PIPELINE, "0"),
+    "collect": lambda: tasks.collect_orphans.function(PIPELINE),
     "choose": lambda: steps.days_of_the_night(PIPELINE, str(DAY), "scheduled"),
-    "choose to certify": lambda: steps.days_to_certify(PIPELINE, [], "scheduled"),
+    "choose to certify": lambda: tasks.uncertified_days.function(PIPELINE, [], "scheduled"),
 }
 STEPS = {**OF_DAY, **OF_NIGHT}
 

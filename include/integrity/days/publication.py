@@ -28,6 +28,7 @@ from include.integrity.days.publication_history import Action, Move, Publication
 from include.integrity.days.unexplained import Seen, require_accepted
 from include.integrity.days.verified import compare_served_since, require_verified
 from include.runtime.failpoints import failpoint
+from include.runtime.lineage import lineage_of, publish_job
 from include.runtime.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -108,9 +109,11 @@ def publish(
     DayHeld; BalanceBroken; ApprovalOutdated; RowsWouldVanish unless `accept_vanishing` or `approved`; DayBusy if
     another session holds the day for a minute; DatabaseUnavailable.
     """
-    day.require_over(SystemClock().now())
-    published = _in_turn_and_checked(settings, day, lambda cursor, shows: _publish(
-        cursor, shows, day, run_id, made_by, reason, automatic, accept_vanishing, approved))  # fmt: skip
+    with lineage_of(settings.lineage, publish_job(settings, day)) as outcome:
+        day.require_over(SystemClock().now())
+        published = _in_turn_and_checked(settings, day, lambda cursor, shows: _publish(
+            cursor, shows, day, run_id, made_by, reason, automatic, accept_vanishing, approved))  # fmt: skip
+        outcome.generation_id = published.generation_id
     log.info("day %s: generation %d is shown%s, %d live rows covered", day, published.generation_id,
              ", and was: the new build has the same content" if published.was_identical else "",
              published.covered)  # fmt: skip

@@ -2,7 +2,7 @@
 
 import pytest
 
-from include.airflow_support import steps
+from include.airflow_support import steps, tasks
 from include.contracts.errors import ContractMismatch
 from include.database.migrate import migrate
 from include.database.schema_revision import newest_revision, require_schema, revisions
@@ -55,7 +55,10 @@ def test_commands_and_tasks_name_a_database_that_is_behind(postgres, tmp_path, m
     settings = migrated(None, postgres, "behind_version", tmp_path)
     rows(settings, "UPDATE alembic_version SET version_num = '0053'", role="pipeline_owner")
     monkeypatch.setattr(Settings, "from_environment", lambda *_: settings)
-    for step, arguments in ((steps.days_of_the_night, ("2026-11-20", "scheduled")), (steps.collect_orphans, ())):
+    for step, arguments in (
+        (steps.days_of_the_night, ("2026-11-20", "scheduled")),
+        (tasks.collect_orphans.function, ()),
+    ):
         with pytest.raises(ContractMismatch, match="the database is behind this version; run the migrations"):
             step("board_detail", *arguments)
     assert command(["status"]) == 78

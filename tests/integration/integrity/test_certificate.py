@@ -19,7 +19,6 @@ from include.database.generation_store import hashed_columns
 from include.database.named import query
 from include.database.sessions import connect
 from include.gateway.client import GatewayUnavailable
-from include.integrity.commands import COMMANDS, Command
 from include.integrity.days import certificate as certificate_module
 from include.integrity.days.certificate import DayChanged
 from include.integrity.days.comparison import verify
@@ -273,8 +272,7 @@ def test_the_task_of_a_dirty_day_waits_for_a_rebuild_unless_a_person_has_to_look
         variables = environment(None, postgres, "certificates", tmp_path)
         for name, value in {**variables, "GATEWAY_URL": url, "GATEWAY_ADMIN_TOKEN": "admin"}.items():
             monkeypatch.setenv(name, value)
-        certify = Command(partial(certify_alone, ask_gateways=unsent), "certify")
-        monkeypatch.setitem(COMMANDS, "certify", certify)
+        monkeypatch.setattr(certificate_module, "certify", partial(certify_alone, ask_gateways=unsent))
         with pytest.raises(error, match="1 records reached the day after it was built"):
             steps.certify("board_detail", str(DAY))
 

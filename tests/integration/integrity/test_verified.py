@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from include.airflow_support import steps
+from include.airflow_support import tasks
 from include.contracts.errors import OK, REFUSED, PipelineError
 from include.integrity.__main__ import main
 from include.integrity.days import comparison
@@ -63,12 +63,13 @@ def test_the_command_refuses_a_build_that_verify_has_not_seen(settings, caplog):
 @pytest.mark.parametrize("is_by_hand", [True, False])
 def test_the_task_refuses_a_build_that_verify_has_not_seen(settings, is_by_hand):
     build(settings, [row(1, 0)], cut=5, run_id="r")
-    task = ("board_detail", str(DAY), "r", "a test", "a test", is_by_hand, None)
+    approval = {"approved_by": None, "seen": None}
+    task = ("board_detail", str(DAY), "r", "a test", "a test", is_by_hand, approval)
     with pytest.raises(PipelineError, match=COMMAND):
-        steps.publish(*task)
+        tasks.publish.function(*task)
     assert shown(settings) == []
-    steps.verify("board_detail", str(DAY), "r")
-    steps.publish(*task)
+    tasks.verify.function("board_detail", str(DAY), "r")
+    tasks.publish.function(*task)
     assert shown(settings) == [(1, "v0", "final")]
 
 

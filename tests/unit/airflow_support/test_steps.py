@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from include.airflow_support import steps
+from include.airflow_support import steps, tasks
 from include.airflow_support.forms import FormError
 from include.contracts.day import DayFormatError
-from include.integrity.commands import COMMANDS
+from include.integrity.days import gateways, publication
 from include.integrity.pages.day_page import GenerationRow
 from include.integrity.pages.undo_preview import UndoPreview
 from include.runtime.settings import Settings
@@ -19,13 +19,21 @@ STEPS = [
     for name, step in inspect.getmembers(steps, inspect.isfunction)
     if step.__module__ == steps.__name__ and not name.startswith("_")
 ]
+TASKS = [
+    each.function
+    for each in (
+        tasks.replay_fallback, tasks.wait_until_caught_up, tasks.collect_orphans, tasks.verify, tasks.difference,
+        tasks.publish, tasks.certify, tasks.cover, tasks.uncertified_days, tasks.certify_earlier,
+    )
+]  # fmt: skip
+GIVEN = {"timeout_s": "0", "approval": {"approved_by": None, "seen": None}, "action": "undo", "to": ""}
 
 
 class Read(Exception):
     """The settings of the pipeline were read."""
 
 
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+@pytest.mark.parametrize("step", [*STEPS, *TASKS], ids=lambda step: step.__name__)
 def test_a_step_reads_the_settings_of_its_pipeline(step, monkeypatch):
     def read(_, pipeline):
         raise Read(pipeline)
@@ -34,25 +42,7 @@ def test_a_step_reads_the_settings_of_its_pipeline(step, monkeypatch):
     others = {name: "scheduled" for name in inspect.signature(step).parameters if name != "pipeline"}
 
     with pytest.raises(Read, match=r"^order_detail$"):
-        step(pipeline="order_detail", **others | ({"timeout_s": 0.0} if "timeout_s" in others else {}))
-
-
-class Bound(Exception):
-    """A command of the batch layer takes the arguments."""
-
-
-@pytest.mark.parametrize(
-    "step", [step for step in STEPS if " run(" in inspect.getsource(step)], ids=lambda step: step.__name__
-)
-def test_a_step_gives_its_command_the_arguments_that_it_takes(step, monkeypatch):
-    def bind(command, *days, pipeline, **arguments):
-        inspect.signature(COMMANDS[command].call).bind("settings", *days, **arguments)
-        raise Bound(pipeline)
-
-    monkeypatch.setattr(steps, "run", bind)
-    texts = dict.fromkeys(inspect.signature(step).parameters, "1")
-    with pytest.raises(Bound, match=r"^order_detail$"):
-        step(**texts | {"pipeline": "order_detail"})
+        step(**{**others, **{name: GIVEN[name] for name in others if name in GIVEN}, "pipeline": "order_detail"})
 
 
 def refused(call):
@@ -67,8 +57,14 @@ def test_a_redo_with_a_generation_is_refused():
     ).startswith("to='5': a redo takes none")  # fmt: skip
 
 
+def test_an_action_that_is_none_is_refused():
+    assert refused(
+        lambda: steps.undo("board_detail", "2026-11-20", "", "why", "me", "publish")
+    ) == "action='publish': give undo or redo"  # fmt: skip
+
+
 def test_a_reconciliation_since_a_day_that_has_not_begun_is_refused_before_the_stores_are_drained(monkeypatch):
-    monkeypatch.setattr(steps, "replay_fallback", lambda _: pytest.fail("drained"))
+    monkeypatch.setattr(gateways, "replay_fallback", lambda _: pytest.fail("drained"))
     monkeypatch.setattr(steps, "task_settings", lambda _: SimpleNamespace(timezone="Asia/Seoul"))
     assert refused(
         lambda: steps.reconcile("board_detail", "manual", "2200-01-01", True, "why")
@@ -81,7 +77,9 @@ def test_the_times_of_an_undo_are_texts(monkeypatch):
     at = dt.datetime(2026, 11, 20, 19, tzinfo=dt.UTC)
     built = GenerationRow(7, "r", None, "published", 3, 0, 0, 0, "h", at, at, True)
     preview = UndoPreview("undo", built, None, {})
-    monkeypatch.setattr(steps, "run", lambda name, *_, **__: [] if name == "history" else preview)
+    monkeypatch.setattr(steps, "day_settings", lambda *given: given)
+    monkeypatch.setattr(publication, "history", lambda *_: [])
+    monkeypatch.setattr(steps, "preview", lambda *_: preview)
 
     found = steps.undo("board_detail", "2026-11-20", "", "why", "me", "undo", True)
 
