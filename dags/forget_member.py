@@ -1,8 +1,9 @@
 """
 # forget_member
 
-Removes a person everywhere, by hand, through a form: a key of the pipeline's table, such as a member's id or a
-customer's number, and the records of the stream that are joined to it. A dry run, the default, counts them.
+Removes the data of a person everywhere. Started by hand, through a form: a key of the pipeline's table, such as a
+member's id or a customer's number, and the records of the stream that are joined to it. A dry run, the default, counts
+them.
 
 **What a run does**: drains the gateways' fallback stores and starts the Spark job `spark_jobs/forget.py`, whose log has
 the counts: rows of every day and generation, pending records, rejects, corrections and the archive, and for the
@@ -28,7 +29,7 @@ KEY = "{{ params.key }}"
 for pipeline in pipeline_names():
     with DAG(
         **dag_arguments("forget_member", pipeline, __doc__, "by hand"),
-        description="Removes a person everywhere; a dry run counts.",
+        description="Removes the data of a person everywhere; a dry run only counts it.",
         schedule=None,
         is_paused_upon_creation=False,  # nothing starts by itself
         params={

@@ -2,7 +2,7 @@
 # nightly_rebuild
 
 Starts every night, at 04:00 in the pipeline's time zone, a run of `rebuild_day` for yesterday, for every other day that
-is over and was never published, and for the *dirty* days: published days that something reached afterwards.
+is over and was never published, and for the *dirty* days: published days that records reached afterwards.
 
 **What a run does**: drains the gateways' fallback stores, waits until the stream has caught up, archives the raw
 records, drops builds that nobody will publish, and chooses the days. The task `days` lists 100 at most: first those
@@ -14,10 +14,10 @@ failed. Days that a person has undone are *held*, and left alone. `certify_earli
 published and could not certify.
 
 The run's partition key is its day: the run at 04:00 on 2026-11-21 has the key `2026-11-20`. The runs that it starts
-have their own days. Once `NIGHT_BUDGET_S` seconds are over since the night's start, no other day is begun: `rebuild` of
-the days that are not built yet is skipped, and the next night takes them.
+have their own days. After `NIGHT_BUDGET_S` seconds no further day is started. The next night rebuilds the
+rest.
 
-The DAG is on from the start. Airflow then makes one run, for the last night; days before that are in its list.
+The DAG is active from the start. Airflow then makes one run, for the last night, which also takes earlier days.
 
 **Danger**: none by itself. The runs that it starts change what analysts read, see `rebuild_day`. While `rebuild_day` is
 paused, `start_days` fails, and no day is rebuilt.

@@ -1,7 +1,7 @@
 """
 # replay_fallback
 
-Has every gateway send what waits in its fallback store, by hand.
+Has every gateway send the events in its fallback store to Kafka. Started by hand.
 
 **What a run does**: asks the gateways one after the other to drain their stores, and returns how many events were sent,
 still wait, and are set aside. It fails while events wait. Gateways drain by themselves when Kafka is back, and every
@@ -21,7 +21,7 @@ from include.runtime.settings import pipeline_names
 for pipeline in pipeline_names():
     with DAG(
         **dag_arguments("replay_fallback", pipeline, __doc__, "by hand"),
-        description="Has every gateway send what waits in its fallback store; by hand.",
+        description="Drains the fallback store of every gateway.",
         schedule=None,
         is_paused_upon_creation=False,  # nothing starts by itself
     ):

@@ -1,7 +1,7 @@
 """
 # reprocess_days
 
-Rebuilds days of your choice, by hand, through a form. A dry run, the default, publishes nothing.
+Rebuilds days of your choice. Started by hand, through a form. A dry run, the default, publishes nothing.
 
 **What a run does**: drains the gateways' fallback stores, waits until the stream has caught up, and for each day from
 `from` to `to`: builds a new generation with Spark, verifies it, publishes it and certifies the day. Days must be over,
@@ -34,7 +34,7 @@ from include.runtime.settings import pipeline_names
 for pipeline in pipeline_names():
     with DAG(
         **dag_arguments("reprocess_days", pipeline, __doc__, "by hand"),
-        description="Rebuilds days by hand; a dry run publishes nothing.",
+        description="Rebuilds days of your choice; a dry run publishes nothing.",
         schedule=None,
         is_paused_upon_creation=False,  # nothing starts by itself, and the Integrity page's button must work
         params={
@@ -51,8 +51,8 @@ for pipeline in pipeline_names():
                 False,
                 type="boolean",
                 title="Accept vanishing rows",
-                description="Publish although readers see rows that the build lacks and raw does not say why. "
-                "Look first.",
+                description="Publish although the build lacks rows that readers see and the raw records do not "
+                "explain why. Look at them first.",
             ),
             "reason": reason_field("Kept with the generation."),
             "catch_up_timeout_s": CATCH_UP_TIMEOUT,

@@ -1,8 +1,8 @@
 """
 # undo_day
 
-Points a day back to what it showed before, by hand, through a form; or takes that back (redo). A dry run, the default,
-changes nothing.
+Shows the earlier state of a day again (undo), or takes the last undo back (redo). Started by hand, through a form. A
+dry run, the default, changes nothing.
 
 **What a run does**: in one short transaction the day shows an earlier generation, whole, or the speed layer's rows when
 its first publication is undone. Readers never wait. The day is then *held*: the night leaves it alone until it is
@@ -12,8 +12,8 @@ and when and why each was built, and the corrections, counted by class, that wou
 **Danger**: with `dry_run` off it changes what analysts read for that day, and what the undone rebuild corrected is
 wrong again. Nothing is lost: the undone generation is kept for a redo.
 
-**How to run again**: the task can run twice, its run changes the day once. Another run goes back one further: look
-first what the day shows. Its history is on a shell: `python -m include.integrity history --day …`.
+**How to run again**: the task can run twice, its run changes the day once. Another run goes back one step
+further: first look at the history, with `python -m include.integrity history --day …`.
 """
 
 from typing import Any
@@ -30,11 +30,11 @@ from include.runtime.settings import pipeline_names
 for pipeline in pipeline_names():
     with DAG(
         **dag_arguments("undo_day", pipeline, __doc__, "by hand"),
-        description="Shows of a day what was shown before; by hand.",
+        description="Shows the earlier state of a day again, or takes the last undo back.",
         schedule=None,
         is_paused_upon_creation=False,  # nothing starts by itself
         params={
-            "day": Param(type="string", format="date", title="Day", description="The day to point back."),
+            "day": Param(type="string", format="date", title="Day", description="The day to undo or redo."),
             "action": Param(
                 "undo", enum=["undo", "redo"], title="Action", description="A redo takes the last undo back."
             ),
@@ -44,7 +44,7 @@ for pipeline in pipeline_names():
                 minimum=0,
                 maximum=LONG_MAX,
                 title="Generation",
-                description="An undo goes to this generation, 0: to the speed layer's rows; empty: to what was before.",
+                description="The generation that an undo shows. 0: the stream's rows. Empty: the state before.",
             ),
             "dry_run": dry_run_field("Show what the day would show, and change nothing."),
             "reason": reason_field("Kept in the day's history."),

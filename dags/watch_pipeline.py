@@ -1,20 +1,20 @@
 """
 # watch_pipeline
 
-Looks at the pipeline every five minutes and sends alerts: one when something begins, and an all-clear when it is over.
+Checks the pipeline every five minutes and sends an alert when a condition begins, and an all-clear when it ends.
 
 **What a run does**: reads the state of stream, gateways, Kafka, days and archive once, and judges it by a list of
 conditions: the stream is silent or behind, events wait in a fallback store or are set aside, records became rejects or
 are pending for too long, days are not certified by `ALERT_CERTIFIED_BY`, days that need a rebuild soon cannot be
 rebuilt, a hold is not lifted, the archive is behind, a DAG is paused, a source does not answer. The table `alert`
-remembers what is open, so that runs that find the same tell nobody again. Notices go to the log of the task, to
+holds the open alerts, so each is sent once. Notices go to the log of the task, to
 `ALERT_WEBHOOK_URL` and to `ALERT_MAIL_TO`. A channel that fails is tried again by the next run, and the task fails.
 
 **Danger**: none for the data: it reads, and writes tables `alert` and `alert_notice` alone. While it is paused, nobody
 is alerted. It cannot report that Airflow itself is down: watch Airflow's health from outside.
 
 **How to run again**: trigger it, or clear the task; a notice that was sent is not sent again. On a shell,
-`python -m include.integrity watch` prints the findings and tells nobody. All alerts are explained in
+`python -m include.integrity watch` prints the findings and sends nothing. All alerts are explained in
 `docs/runbooks/alerts.md`.
 """
 
@@ -29,7 +29,7 @@ from include.runtime.settings import pipeline_names
 for pipeline in pipeline_names():
     with DAG(
         **dag_arguments("watch_pipeline", pipeline, __doc__),
-        description="Looks at the pipeline every five minutes, and sends alerts and all-clears.",
+        description="Checks the pipeline every five minutes, and sends alerts and all-clears.",
         schedule="*/5 * * * *",
         is_paused_upon_creation=False,  # nobody misses an alert that was never sent
     ):

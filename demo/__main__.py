@@ -1,6 +1,6 @@
 """Tells the story of a pipeline on the running stack: `make demo`, or `make demo P=order_detail`.
 
-Exit code 0 when everything came out as told, else 1.
+Exit code 0 if all checks passed, else 1.
 """
 
 import argparse
@@ -37,10 +37,10 @@ def main() -> int:
         settings = Settings.from_environment(environment, pipeline)
         _tell(settings, environment, narrator)
     except (NotAsTold, PipelineError, StackError) as exc:
-        narrator.say(f"[bold red]✗ not as told:[/] {exc}")
-        narrator.say("the logs: make logs; what runs: make status")
+        narrator.say(f"[bold red]✗ check failed:[/] {exc}")
+        narrator.say("logs: make logs; services: make status")
         return 1
-    narrator.say(f"\n   [bold green]The story came out as told, in {narrator.elapsed_s:.0f} s.[/]")
+    narrator.say(f"\n   [bold green]All checks passed, in {narrator.elapsed_s:.0f} s.[/]")
     show_addresses(environment, settings, narrator, is_terminal=sys.stdout.isatty())
     return 0
 

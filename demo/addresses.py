@@ -27,4 +27,4 @@ def show_addresses(environment: Mapping[str, str], settings: Settings, narrator:
     ]  # fmt: skip
     narrator.say("")
     narrator.table(("what", "where", "user", "password"), rows, fold=False)
-    narrator.say("everything goes on running: make status shows it, make down ends it")
+    narrator.say("the stack keeps running: make status shows it, make down stops it")

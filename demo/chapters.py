@@ -76,12 +76,12 @@ class Chapters:
         self.keep(self.table, [self.records.table_value(self.table_size)])
         self.next_record += 1
         self.all_in_view(60)
-        tell.check(True, f"it appeared when its {self.table} came")
+        tell.check(True, f"it appeared when its {self.table} arrived")
 
     def the_broker_goes_out(self) -> None:
         """Stop Kafka, send records, and start it again."""
         tell = self.narrator
-        tell.chapter("The broker goes out; nothing is lost")
+        tell.chapter("The broker fails; nothing is lost")
         self.services.stop_broker()
         tell.say(f"Kafka is stopped; records of {self.stream} go on coming")
         where = self.keep(self.stream, self.stream_values(OUTAGE_RECORDS))

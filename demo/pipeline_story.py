@@ -47,7 +47,7 @@ class PipelineStory(Chapters):
         self._command("catch-up")
         self._command("rebuild", "--publish", "--reason", "demo", day=True)
         corrections = self.warehouse.corrections(self.records.day)
-        tell.say("what the rebuild corrected:")
+        tell.say("corrections of the rebuild:")
         tell.table(("class", "records"), corrections.items())
         tell.check(corrections.get("unexplained", 0) == 0, "no difference is unexplained")
         self._is_joined_with(MORNING, f"the {self.stream} has the {self.table} of its time again, in every column")

@@ -118,7 +118,7 @@ class Story(Chapters):
 
         status = self.warehouse.day_status(day)
         corrections = self.warehouse.corrections(day)
-        tell.say("what the rebuild corrected:")
+        tell.say("corrections of the rebuild:")
         tell.table(("class", "boards"), corrections.items())
         changed = self.warehouse.changed_authors(day, [self.records.key(0)])
         tell.table(("board_id", "the stream had", "the rebuild says"), [row.values() for row in changed])

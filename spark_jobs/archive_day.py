@@ -2,7 +2,7 @@
 
 It copies board, member and the coordinates of board-detail from the end of the archive to the present end offsets, to
 files in ARCHIVE_DIR. Each record is archived once, even if a run dies or runs again. If it fails, see
-docs/runbooks/archive.md. Exit codes: 0 archived, or nothing new; 4 refused, the log has the reason; 75 a server is out
+docs/runbooks/archive.md. Exit codes: 0 archived, or nothing new; 4 refused, the log has the reason; 75 a server is down
 or another run archives, try again later; 78 a setting is wrong, records are gone or a file is damaged: a person must
 decide first.
 """
@@ -25,7 +25,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Archive the raw topics as Parquet files.")
     parser.add_argument("--run-id", required=True, help="id of this run; kept with each batch")
     parser.add_argument("--verify", action="store_true", help="then read every file and check it against the catalogue")
-    parser.add_argument("--accept-gap", metavar="REASON", help="why to go on without records that Kafka removed")
+    parser.add_argument("--accept-gap", metavar="REASON", help="reason to continue without records that Kafka removed")
     arguments = parser.parse_args()
     settings = checked_settings("batch")
     with context_on_demand(settings.spark, "archive_day", settings.batch.driver_memory) as context:

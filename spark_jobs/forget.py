@@ -9,7 +9,7 @@ and the counts stay in table forgotten_key, so that no rebuild shows the key aga
 data that stay in Kafka, and for how long.
 
 Exit codes: 0 counted, or removed; 2 wrong arguments; 4 refused, the log has the reason; 75 a rebuild or an archive run
-is in progress, or a server is out: run it again; 78 a setting is wrong.
+is in progress, or a server is down: run it again; 78 a setting is wrong.
 """
 
 import argparse

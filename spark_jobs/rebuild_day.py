@@ -2,7 +2,7 @@
 
 It does not publish; `python -m include.integrity publish` does. It is safe to run again: the same raw records give the
 same rows. Exit codes: 0 the generation is built; 2 wrong arguments. Otherwise it is not built, and the last line of the
-log has the reason: 4 a retry will not help; 75 a server is out or another run holds the day, try again later; 78 a
+log has the reason: 4 a retry will not help; 75 a server is down or another run holds the day, try again later; 78 a
 setting is wrong, or records of the day are gone.
 """
 

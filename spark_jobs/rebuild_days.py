@@ -3,7 +3,7 @@
 The days are built in the order given, each into a generation of its own, as `spark_jobs.rebuild_day` does it. No day is
 begun once the seconds are over. A day that fails is logged, and the next one is built. Nothing is published. A retry
 with the same id builds the days that no try of it has begun. Exit codes: 0 each day was built, has failed or was left,
-and the last line of the log counts them; 2 wrong arguments; 78 a setting is wrong; 75 a server is out before the first
+and the last line of the log counts them; 2 wrong arguments; 78 a setting is wrong; 75 a server is down before the first
 day, try again later.
 """
 
@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--days", required=True, help="YYYY-MM-DD, with commas, in the order in which they are built")
     parser.add_argument("--run-id", required=True, help="id of this run; a retry has the same id")
     parser.add_argument("--reason", help="why, for the record")
-    parser.add_argument("--seconds", type=float, required=True, help="no other day is begun after so many seconds")
+    parser.add_argument("--seconds", type=float, required=True, help="seconds after which no further day is begun")
     arguments = parser.parse_args()
     settings = checked_settings("batch")
     days = [Day.parse(each, settings.timezone) for each in arguments.days.split(",")]

@@ -14,7 +14,7 @@ Stop the stream before --execute, after it has processed all records, and start 
 after a repair of *serve*, which reads the output topic again. docs/runbooks/recheck.md has the steps.
 
 Exit codes: 0 nothing found, or removed; 2 wrong arguments; 3 rows or versions were found and not removed; 75 a driver
-is alive or behind, an archive run is in progress, or a server is out: run it again; 78 a setting is wrong.
+is alive or behind, an archive run is in progress, or a server is down: run it again; 78 a setting is wrong.
 """
 
 import argparse

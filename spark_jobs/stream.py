@@ -8,7 +8,7 @@ With `--take-over` it supersedes that one at once. It takes the lease only after
 driver that cannot run does not supersede another one.
 
 Exit codes: 0 on SIGTERM; 1 if the JVM died; 4 if too many records in a row failed; 70 if a thread or the JVM did not
-respond; 75 if a server is out, Spark ended a query or another driver took over; 78 if a setting is wrong or the offset
+respond; 75 if a server is down, Spark ended a query or another driver took over; 78 if a setting is wrong or the offset
 ledger does not match the topics: a person must decide first. The supervisor starts the driver again in each case; a
 superseded driver is then a standby.
 """
@@ -63,4 +63,4 @@ if __name__ == "__main__":
     die_with_parent()
     code = main()
     logging.shutdown()
-    os._exit(code)  # threads of the client libraries may still block on servers that are out
+    os._exit(code)  # threads of the client libraries may still block on servers that are down

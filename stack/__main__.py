@@ -122,15 +122,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--state", type=Path, help="folder for all data (default: .state)")
     parser.add_argument("--env-file", type=Path, help="ports and secrets (default: .env)")
     commands = parser.add_subparsers(dest="command", required=True)
-    start_all = commands.add_parser("up", help="start services in the order of their health")
-    start_all.add_argument("--only", default="", metavar="NAMES", help="these, comma separated, and what they need")
+    start_all = commands.add_parser("up", help="start services, each after its dependencies are healthy")
+    start_all.add_argument(
+        "--only", default="", metavar="NAMES", help="these services, with commas, and their dependencies"
+    )
     start_all.add_argument(
         "--pipeline", default="", metavar="NAME", help="also this one: it is added to PIPELINES in .env"
     )
     commands.add_parser("down", help="stop everything and leave no process behind")
     remove = commands.add_parser("clean", help="stop everything and remove the data")
-    remove.add_argument("--force", action="store_true", help="also events that are in no topic, and the archive")
-    commands.add_parser("status", help="what runs; exit code 3 when something is not healthy")
+    remove.add_argument("--force", action="store_true", help="also remove events that are in no topic, and the archive")
+    commands.add_parser("status", help="show the services; exit code 3 if one is not healthy")
     logs = commands.add_parser("logs", help="the end of the logs")
     logs.add_argument("names", nargs="*", metavar="NAME")
     logs.add_argument("-n", "--lines", type=int, default=20)

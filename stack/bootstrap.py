@@ -45,7 +45,7 @@ def main() -> None:
         with one_line_errors("setup"):
             set_up(Layout.of())
     except KeyboardInterrupt:
-        print("setup: broken off; the next run goes on from here", file=sys.stderr)
+        print("setup: interrupted; the next run continues from here", file=sys.stderr)
         sys.exit(130)
 
 

@@ -56,16 +56,16 @@ def _project_name() -> str:
 
 SECTIONS = (
     Section(
-        "Services that are yours and not started here: kafka, postgres, or both with a comma. Set their address below.",
+        "Services you run yourself; the stack does not start them: kafka,postgres. Set their addresses below.",
         (Variable("STACK_EXTERNAL"),),
     ),
     Section(
-        "The pipelines that run side by side, with commas between them, see docs/pipelines.md.",
+        "Pipelines that run side by side, separated by commas; see docs/pipelines.md.",
         (Variable("PIPELINES", DEFAULT_PIPELINE),),
     ),
-    Section("The zone whose midnight divides days.", (Variable("PIPELINE_TIMEZONE", "Asia/Seoul"),)),
+    Section("Time zone of the pipeline's days.", (Variable("PIPELINE_TIMEZONE", "Asia/Seoul"),)),
     Section(
-        "Kafka. One local broker: replication 1, which keeps nothing when its disk is lost.",
+        "Kafka. The local broker keeps one replica: if its disk is lost, the records are lost.",
         (
             Variable("KAFKA_PORT", "19092", port=True),
             Variable("KAFKA_CONTROLLER_PORT", "19093", port=True),
@@ -94,7 +94,7 @@ SECTIONS = (
         ),
     ),
     Section(
-        "Gateway. Clients send GATEWAY_TOKEN, the fallback store's calls the admin token; the gateway has hashes.",
+        "Gateway. Clients send GATEWAY_TOKEN; calls on the fallback store need the admin token. It stores only hashes.",
         (
             Variable("GATEWAY_HOST", "127.0.0.1"),
             Variable("GATEWAY_PORT", "18080", port=True),
@@ -118,7 +118,7 @@ SECTIONS = (
         ),
     ),
     Section(
-        "The batch layer. ARCHIVE_DIR: a folder that every task of a cluster sees, or a URI such as s3://bucket/archive.",
+        "The batch layer. ARCHIVE_DIR: a folder that all Spark tasks can read, or a URI such as s3://bucket/archive.",
         (
             Variable("ARCHIVE_DIR", ".state/archive"),
             Variable("REBUILD_DRIVER_MEMORY", "2g"),
@@ -131,15 +131,15 @@ SECTIONS = (
         ),
     ),
     Section(
-        "Alerts, besides the logs. ALERT_SMTP_CONNECTION: smtp://user:password@host:587/?from_email=…, of Airflow.",
+        "Alerts, besides the log. ALERT_SMTP_CONNECTION, as in Airflow: smtp://user:password@host:587/?from_email=…",
         (Variable("ALERT_WEBHOOK_URL"), Variable("ALERT_MAIL_TO"), Variable("ALERT_SMTP_CONNECTION")),
     ),
     Section(
-        "Lineage as OpenLineage events. LINEAGE_RECEIVER: a file, or http://host:port of a receiver; empty: none.",
+        "Lineage as OpenLineage events. LINEAGE_RECEIVER: a file, or http://host:port of a receiver; empty: off.",
         (Variable("LINEAGE_RECEIVER", ".state/logs/lineage.jsonl"), Variable("LINEAGE_NAMESPACE", "pipelines")),
     ),
     Section(
-        "Spark. Another master is the cluster that jobs run on. The secret is that of the team deployment's cluster.",
+        "Spark. Set SPARK_MASTER to run jobs on a cluster. The team deployment's cluster uses the secret.",
         (
             Variable("SPARK_MASTER", "local[2]"),
             Variable("SPARK_KAFKA_JARS_DIR", ".state/jars/spark-kafka"),
@@ -161,10 +161,10 @@ SECTIONS = (
         ),
     ),
     Section(
-        "The team deployment's project: its containers, volumes and image are named after it.",
+        "Project name of the team deployment; names of containers, volumes and image begin with it.",
         (Variable("COMPOSE_PROJECT_NAME", make_name=_project_name),),
     ),
-    Section("Java 17, 21 or 25; empty: JAVA_HOME of the shell, or the java on PATH.", (Variable("JAVA_HOME"),)),
+    Section("Java 17, 21 or 25. Empty: JAVA_HOME of the shell, or java on PATH.", (Variable("JAVA_HOME"),)),
 )
 
 _FIRST_FURTHER_PORT = 18_084
@@ -361,7 +361,7 @@ def located(path: str, state: Path) -> str:
 def _section_of(pipeline: str, number: int) -> Section:
     prefix, folder, port = prefix_of(pipeline), f"{_STATE}pipelines/{pipeline}", _FIRST_FURTHER_PORT + 2 * number
     return Section(
-        f"Pipeline {pipeline}: each setting of a pipeline may have the prefix {prefix}; in these, pipelines differ.",
+        f"Pipeline {pipeline}: the prefix {prefix} makes a setting its own. These differ between pipelines.",
         (
             Variable(f"{prefix}DATABASE_NAME", pipeline),
             Variable(f"{prefix}STREAM_CHECKPOINT_DIR", f"{folder}/checkpoints"),
@@ -397,7 +397,7 @@ def _new_values(
 
 
 def _render(sections: Iterable[Section], values: Mapping[str, str]) -> Iterable[str]:
-    yield "# Made on the first run; read by the stack, its tools and docker compose. Change it while all is down.\n"
+    yield "# Created on the first run. The stack and docker compose read it. Change it only while the stack is down.\n"
     for section in sections:
         yield f"\n# {section.comment}\n"
         for variable in section.variables:

@@ -24,7 +24,7 @@ def check_python(version: tuple[int, int]) -> None:
     """Raise StackError unless this interpreter's version is supported."""
     if version not in PYTHON_VERSIONS:
         raise StackError(
-            f"Python {version[0]}.{version[1]} at {sys.executable} will not do: install Python 3.11 or 3.12, "
+            f"Python {version[0]}.{version[1]} at {sys.executable} is not supported: install Python 3.11 or 3.12, "
             "or name one with `make PYTHON=/path/to/python3.11`"
         )
 

@@ -148,7 +148,7 @@ def progress_table(progress: Sequence[Seen], stream: str = "stream") -> Table:
 
 def _waiting(seen: Seen) -> Text:
     if seen.age_s > SILENT_S:
-        return Text(f"no sign of life for {_duration(seen.age_s)}", style="red")
+        return Text(f"no heartbeat for {_duration(seen.age_s)}", style="red")
     return Text(seen.progress.waiting_for or "", style="yellow")
 
 

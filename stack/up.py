@@ -101,7 +101,7 @@ class _Start:
 
     def run(self, nodes: Sequence[Node]) -> None:
         """Start the nodes and wait for them. Raises the first failure, after the nodes in progress have ended."""
-        print("starting what does not run; the first time that takes a minute or two")
+        print("starting services; the first time takes a minute or two")
         waiting = {node.name: node for node in nodes}
         job_names = {node.name for node in nodes if isinstance(node, Job)}  # services say themselves what they lack
         running: dict[Future[None], str] = {}

@@ -62,12 +62,12 @@ class PublishApproval(ApprovalOperator):
             answer = HITLOperator.execute_complete(self, context, event)
         except HITLTimeoutError as exc:
             raise AirflowFailException(  # a retry would ask again
-                f"nobody approved or rejected day {self.day} within {self.response_timeout}; the day shows what it "
-                "showed. Clear this task to be asked again"
+                f"nobody approved or rejected day {self.day} within {self.response_timeout}; the day is "
+                "unchanged. Clear this task to ask again"
             ) from exc
         user = (answer["responded_by_user"] or {}).get("name")
         if answer["chosen_options"] == [self.REJECT]:
-            raise AirflowSkipException(f"{user} rejected the build; day {self.day} shows what it showed")
+            raise AirflowSkipException(f"{user} rejected the build; day {self.day} is unchanged")
         return {"approved_by": user, "seen": seen, "would_ask": True}
 
 

@@ -81,7 +81,7 @@ def retry_policy() -> ExceptionRetryPolicy:
     return ExceptionRetryPolicy(
         rules=[
             RetryRule(exception=Retryable, action=RetryAction.DEFAULT),
-            RetryRule(exception=PipelineError, action=RetryAction.FAIL, reason="trying again can't change this"),
+            RetryRule(exception=PipelineError, action=RetryAction.FAIL, reason="a retry does not help"),
         ]
     )
 

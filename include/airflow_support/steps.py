@@ -68,7 +68,7 @@ def days_of_the_night(pipeline: str, day: str, run_type: str) -> list[str]:
 
 
 def seconds_left(pipeline: str, started_at: dt.datetime) -> float:
-    """For how long a nightly run that started then may begin another day; below 0 when its budget is spent."""
+    """Return the seconds left in the night's budget; negative if it is spent."""
     budget_s = task_settings(pipeline).batch.night_budget_s
     return budget_s - (SystemClock().now() - started_at).total_seconds()
 
@@ -98,7 +98,7 @@ def approval_question(pipeline: str, day: str, run_id: str) -> tuple[str | None,
     save_question(settings, of_day, found.seen)
     question = (
         f"{found.count:,} differences are unexplained. {found.vanishing:,} of them take a row from readers "
-        f"or bring one back, and raw does not say why.\n{text_of(request.differences)}"
+        f"or bring one back, and the raw records do not explain why.\n{text_of(request.differences)}"
     )
     return question, asdict(found.seen)
 
@@ -132,7 +132,7 @@ def undo(
     if action not in ("undo", "redo"):
         raise FormError("action", action, "give undo or redo")
     if action == "redo" and to:
-        raise FormError("to", to, "a redo takes none: it shows what the last undo took away; leave it empty")
+        raise FormError("to", to, "a redo takes no generation; leave it empty")
     settings, of_day = day_settings(pipeline, day)
     history = publication.history(settings, of_day)
     mine = [one for one in history if (one.made_by, one.action) == (made_by, action)]

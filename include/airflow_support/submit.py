@@ -46,7 +46,7 @@ class JobSubmitOperator(SparkSubmitOperator):
         except AirflowException as exc:
             process = getattr(self._hook, "_submit_sp", None)
             if process is not None and process.returncode in FINAL:
-                raise AirflowFailException(f"{exc} Trying again cannot help: a person has to look first.") from exc
+                raise AirflowFailException(f"{exc} A retry does not help: a person has to look first.") from exc
             raise
 
     def _get_hook(self) -> SparkSubmitHook:

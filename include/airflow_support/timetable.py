@@ -48,8 +48,7 @@ class DayTimetable(CronPartitionTimetable):
         also opens the form of a backfill.
         """
         raise InvalidPartitionKeyError(
-            "a run by hand is refused, since it has no day: choose Backfill, from the day to the same day, or use "
-            "reprocess_days"
+            "a manual run has no day: start a backfill from the day to the same day, or use reprocess_days"
         )
 
     def localize_partition_datetime(self, dt: dt.datetime) -> DateTime:

@@ -4,7 +4,7 @@ It prints whether the store honours conditional writes, the bucket's versioning,
 files of the archive. With --set-lifecycle it first sets a rule that removes noncurrent versions after 30 days, and
 parts of uploads after 2. It needs the rights of an administrator, besides those of
 `python -m include.integrity.rights archive`.
-Exit codes: 0 all is well; 3 a rule would remove files; 75 the store is out; 78 a setting is wrong, or a right is
+Exit codes: 0 all is well; 3 a rule would remove files; 75 the store is down; 78 a setting is wrong, or a right is
 missing.
 """
 

@@ -1,4 +1,4 @@
-"""The pipeline, defined once as data. Every job, DAG, query, page and new database reads it; migrations do not."""
+"""The pipeline, defined once as data. Every job, DAG, query and page reads it, and so does the schema."""
 
 import os
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Roles and schema: `python -m include.database.migrate`. Idempotent; run it before anything of a new version connects.
 
-Beside a running system a migration asks for a table's lock for a short time, for all who come later queue behind it.
+Migrations use a short lock timeout, because other sessions queue behind a lock request that waits.
 """
 
 import argparse
@@ -212,7 +212,7 @@ def _unless_blocked(database: DatabaseSettings, pid: int, upgrade: Callable[[], 
 
 @as_command
 def main() -> int:
-    """Migrate and say to which revision. Exit codes: 75 the database is out; 78 a setting is wrong, a role missing."""
+    """Migrate and say to which revision. Exit codes: 75 the database is down; 78 a setting is wrong, a role missing."""
     settings = Settings.from_environment()
     revision = migrate(settings)
     log.info("database %s is at revision %s", settings.database.name, revision)

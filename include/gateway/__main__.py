@@ -145,7 +145,7 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
         services.home.remember_in(ClusterFile(gateway.fallback_dir))
         producer.start(services.on_client_failure, services.home.changed, clock.appended)
         if not await services.home.confirm(_PROBE_S):
-            services.circuit.open("no broker of the own cluster at the start")
+            services.circuit.open("no broker of the gateway's cluster answered at the start")
         elif faults := await _topic_faults(settings):
             raise ConfigurationError("; ".join(faults))
         else:
@@ -172,7 +172,8 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
                 await asyncio.wait_for(end_requested.wait(), gateway.drain_delay_s)
         if not await server.quiesce(gateway.delivery_timeout_s):
             log.warning(
-                "requests are still open after %g s; what Kafka has not taken is kept", gateway.delivery_timeout_s
+                "requests are still open after %g s; events that Kafka has not acknowledged go to the fallback store",
+                gateway.delivery_timeout_s,
             )
     finally:
         # Senders close before the producer. Closing the producer fails the records that are not acknowledged in time,

@@ -186,7 +186,7 @@ class Circuit:
         self._whole.probe_failed(now_s)
 
     def is_out(self, partition: Partition | None) -> bool:
-        """True if a live event must bypass Kafka because its partition is out.
+        """True if a live event must bypass Kafka because its partition is unavailable.
 
         Once a probe is overdue, which means that no waiting record serves as one, one live event is let through as the
         probe.
@@ -195,12 +195,12 @@ class Circuit:
         return breaker is not None and not breaker.may_probe(self._clock() - _OVERDUE_S)
 
     def may_replay(self, partition: Partition | None) -> bool:
-        """True if a waiting record may be sent. A partition that is out gets one record per pause, as its probe."""
+        """True if a waiting record may be sent. A partition that is unavailable gets one record per pause."""
         breaker = self._breaker(partition)
         return breaker is None or breaker.may_probe(self._clock())
 
     def scope(self, partition: Partition | None) -> Partition | None:
-        """Return the topic as partition -1 while the whole topic is out, else the partition itself."""
+        """Return the topic as partition -1 while the whole topic is unavailable, else the partition itself."""
         out = self._out(partition)
         return partition if out is None else out[0]
 
@@ -270,7 +270,7 @@ class Supervisor:
         self._circuit.succeeded(self._producer.partition_of(record))
 
     def is_out(self, record: Record) -> bool:
-        """True if a live record must bypass Kafka because its partition is out while others answer."""
+        """True if a live record must bypass Kafka because its partition is unavailable while others answer."""
         return self._circuit.is_out(self._producer.partition_of(record))
 
     def may_replay(self, record: Record) -> bool:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 DEFAULT_MAX_RATE = 50_000
 
 _YIELD_EVERY = 250  # records sent before control returns to the event loop
-_MAX_PASSED_OVER = 10_000  # records skipped in one pass because their partition is out; the next pass continues there
+_MAX_PASSED_OVER = 10_000  # records of unavailable partitions, skipped in one pass; the next one continues there
 _PROBE_TIMEOUT_S = 1.0
 _PROGRESS_S = 5.0
 
@@ -206,7 +206,7 @@ class Drain:
                 rows = await (ahead or self._read_ahead(sweep.last_id, sweep))
                 ahead = None
                 if not rows:
-                    # open, and all that waits is of partitions that are out: no record could be sent as a probe
+                    # open, and all that waits is of partitions that are unavailable: no record could be sent as a probe
                     is_outage = self._circuit.is_open and bool(sweep.partitions)
                     self._sweep = _Sweep()  # the end: the next pass starts at the oldest record
                     break

@@ -381,7 +381,7 @@ class Intake:
     def _not_kept(self, record: Record, kind: str, exc: Exception) -> NotKept:
         if not self._is_refusing:  # log once, not for every event of an outage
             self._is_refusing = True
-            log.critical("events are answered 503: nothing durable takes them: %s", exc)
+            log.critical("events are answered 503: neither Kafka nor the fallback store takes them: %s", exc)
         rule = TABLE[kind]
         self._counters.count_failure(kind, rule.action)
         return NotKept(record.event_id, rule.why)

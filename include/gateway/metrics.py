@@ -66,12 +66,12 @@ class GatewayMetrics(Collector):
         for (topic, where), count in list(self._counters.kept.items()):
             kept.add_metric((topic, where), count)
         yield kept
-        faults = CounterMetricFamily("gateway_faults", "Events and requests answered otherwise.", labels=("status",))
+        faults = CounterMetricFamily("gateway_faults", "Events and requests not accepted.", labels=("status",))
         for status, count in list(self._counters.answered_with_fault.items()):
             faults.add_metric((str(status),), count)
         yield faults
         yield self._counters.latencies.metric()
-        failures = CounterMetricFamily("gateway_failures", "Failures and what was decided.", labels=("kind", "action"))
+        failures = CounterMetricFamily("gateway_failures", "Failures, by kind and action.", labels=("kind", "action"))
         for (kind, action), count in list(self._counters.failures.items()):
             failures.add_metric((kind, action), count)
         yield failures
@@ -84,7 +84,9 @@ class GatewayMetrics(Collector):
         out = len(circuit.partitions_out)
         yield GaugeMetricFamily("gateway_partitions_out", "Partitions whose events bypass Kafka.", value=out)
         openings = circuit.partition_openings
-        yield CounterMetricFamily("gateway_partition_openings", "How often one partition's opened.", value=openings)
+        yield CounterMetricFamily(
+            "gateway_partition_openings", "Openings of circuits of single partitions.", value=openings
+        )
         keys, size = len(self._idempotency), self._idempotency.size_bytes
         yield GaugeMetricFamily("gateway_idempotency_keys", "Idempotency-Keys remembered.", value=keys)
         yield GaugeMetricFamily("gateway_idempotency_bytes", "Bytes of the answers remembered for them.", value=size)
@@ -95,14 +97,14 @@ class GatewayMetrics(Collector):
             size = self._server.unsent_bytes
             yield GaugeMetricFamily("gateway_unsent_bytes", "Bytes held for clients that do not read.", value=size)
             evicted = self._server.evicted_connections
-            yield CounterMetricFamily("gateway_connections_evicted", "Connections closed for others.", value=evicted)
+            yield CounterMetricFamily("gateway_connections_evicted", "Connections closed for new ones.", value=evicted)
             refused = self._server.refused_connections
             yield CounterMetricFamily("gateway_connections_refused", "Connections beyond the cap.", value=refused)
         limit = GaugeMetricFamily("gateway_quota", "A client's quota a second.", labels=("limit",))
         for kind, per_second in self._quotas.limits.items():
             limit.add_metric((kind,), per_second)
         yield limit
-        left = GaugeMetricFamily("gateway_quota_left", "What is left of a client's quota.", labels=("client", "limit"))
+        left = GaugeMetricFamily("gateway_quota_left", "Quota that a client has left.", labels=("client", "limit"))
         for client, kind in self._quotas.known:
             left.add_metric((client, kind), self._quotas.left(client, kind))
         yield left
@@ -129,9 +131,9 @@ class GatewayMetrics(Collector):
             ("waiting", "Records waiting in the fallback store.", backlog.waiting),
             ("ambiguous", "Waiting records that may be in Kafka already.", backlog.ambiguous),
             ("refused", "Records set aside because Kafka refuses them.", backlog.refused),
-            ("lost", "Records that damage took, until they are acknowledged.", backlog.lost),
+            ("lost", "Records lost to damage of the store, until they are acknowledged.", backlog.lost),
             ("bytes", "Bytes held in the fallback store.", backlog.bytes),
-            ("max_bytes", "Ceiling of the fallback store.", backlog.max_bytes),
+            ("max_bytes", "Limit of the fallback store, in bytes.", backlog.max_bytes),
             ("oldest_age_seconds", "Age of the oldest waiting record.", age_s(backlog, self._clock)),
         ):
             yield GaugeMetricFamily(f"gateway_fallback_{name}", text, value=value)

@@ -307,18 +307,18 @@ def _instant(text: str) -> dt.datetime:
     try:
         instant = dt.datetime.fromisoformat(text)
     except ValueError as exc:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 2026-11-20T09:30:00Z") from exc
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write it as 2026-11-20T09:30:00Z") from exc
     if instant.tzinfo is None:
         raise argparse.ArgumentTypeError(f"{text!r} has no offset; write it as 2026-11-20T09:30:00Z or +09:00")
     if instant > SystemClock().now():
-        raise argparse.ArgumentTypeError(f"{text!r} has not come yet; give an earlier time")
+        raise argparse.ArgumentTypeError(f"{text!r} is in the future; give an earlier time")
     return instant
 
 
 def _age_s(text: str) -> float:
     age_s = float(text)
     if not 0 <= age_s < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no age; give seconds, at least 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age; give a number of seconds, 0 or more")
     return age_s
 
 
@@ -329,7 +329,7 @@ def _arguments() -> argparse.Namespace:
     span.add_argument("--all", action="store_true", help="compare rows as far back as the topics reach")
     span.add_argument("--restored", action="store_true",
                       help="note that the databases of all pipelines were restored; do nothing else")  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="show what would be produced; change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="list the records to produce; change nothing")
     parser.add_argument("--min-age-s", type=_age_s, default=DEFAULT_MIN_AGE_S, metavar="S",
                         help="leave rows changed within the last S seconds to the gateways (default 60)")  # fmt: skip
     parser.add_argument("--store", type=Path, action="append", metavar="FOLDER",
@@ -337,7 +337,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--date-back", action="store_true",
                         help="give rows that are ahead of PostgreSQL's clock the present as version")  # fmt: skip
     parser.add_argument("--accept-given-twice", action="store_true",
-                        help="ids that two rows have were dealt with: end the search for lost rows")  # fmt: skip
+                        help="accept ids that two rows have, and end the search for lost rows")  # fmt: skip
     return parser.parse_args()
 
 

@@ -143,7 +143,7 @@ async def _salvage(damaged: Path, store: FallbackStore, store_dir: Path) -> None
             await asyncio.gather(*[store.put(record, "salvaged", may_be_in_kafka=True) for record in records])
             saved += len(page)
     if saved == 0:
-        raise ConfigurationError(f"nothing can be read of {damaged}; try sqlite3's .recover")
+        raise ConfigurationError(f"no record of {damaged} can be read; try sqlite3's .recover")
     log.info("%d records of %s wait again, %d cannot be read", saved, damaged, salvage.unreadable)
 
 
@@ -199,7 +199,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Send what a fallback store holds to Kafka, without its gateway.")
+    parser = argparse.ArgumentParser(description="Send the records of a fallback store to Kafka, without its gateway.")
     parser.add_argument("--store", type=Path, help="the store's folder (default: GATEWAY_FALLBACK_DIR)")
     parser.add_argument("--timeout-s", type=float, default=30.0, help="how long to wait for the broker (default 30)")
     parser.add_argument(
@@ -207,17 +207,19 @@ def _arguments() -> argparse.Namespace:
     )
     more = parser.add_mutually_exclusive_group()
     more.add_argument("--salvage", type=Path, metavar="FILE", help="first store the readable records of a damaged file")
-    more.add_argument("--list-refused", action="store_true", help="show what Kafka refused, and why; send nothing")
-    more.add_argument("--retry-refused", action="store_true", help="also send again what Kafka refused before")
+    more.add_argument(
+        "--list-refused", action="store_true", help="list the records that Kafka refused, and the reasons; send nothing"
+    )
+    more.add_argument("--retry-refused", action="store_true", help="also send records that Kafka refused before")
     more.add_argument(
         "--give-up",
         metavar="REASON",
         type=_reason,
-        help="forget what Kafka refused, acknowledge what was lost; send nothing",
+        help="give up refused records and acknowledge lost ones; send nothing",
     )
     more.add_argument(
         "--move-to-cluster", metavar="ID", type=_cluster_id,
-        help="say that the events belong to the Kafka cluster of this id from now on; send nothing",
+        help="move the store's events to the Kafka cluster with this id; send nothing",
     )  # fmt: skip
     parser.add_argument("--id", type=int, action="append", metavar="N", help="with --give-up: only this record")
     arguments = parser.parse_args()
@@ -241,7 +243,7 @@ def _rate(text: str) -> int:
 
 def _cluster_id(text: str) -> str:
     if not text.isascii() or len(text.split()) != 1 or text != text.strip():
-        raise argparse.ArgumentTypeError("no id of a cluster; the gateway's log and /readyz have it")
+        raise argparse.ArgumentTypeError("not the id of a Kafka cluster; the gateway's log and /readyz show it")
     return text
 
 

@@ -117,7 +117,7 @@ _GROUPS: tuple[_Rules, ...] = (
     ),
     # every record of the topic fails until its ACLs or settings are corrected
     _outage("the gateway may not write to this topic", "TOPIC_AUTHORIZATION_FAILED", of_topic=True),
-    _outage("the broker's policy refuses what is written to the topic", "POLICY_VIOLATION", of_topic=True),
+    _outage("the broker's policy refuses records of the topic", "POLICY_VIOLATION", of_topic=True),
     _outage("the topic has the times of producers, and the gateway's is refused", "INVALID_TIMESTAMP", of_topic=True),
     _outage("the broker refuses the topic's name", "TOPIC_EXCEPTION", of_topic=True),
     # refers to a batch, not to a record: the topic's limits were made smaller than a batch
@@ -125,8 +125,8 @@ _GROUPS: tuple[_Rules, ...] = (
         "the topic takes less than its contract says", "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", of_topic=True
     ),
     # one record or one topic; the others go on
-    _kept("the circuit is open: kept without asking Kafka", CIRCUIT_OPEN, ambiguous=False),
-    _kept("the record's partition is out: kept without asking Kafka", PARTITION_OUT, ambiguous=False),
+    _kept("the circuit is open: kept without sending it to Kafka", CIRCUIT_OPEN, ambiguous=False),
+    _kept("the record's partition is unavailable: kept without sending it to Kafka", PARTITION_OUT, ambiguous=False),
     _kept("an earlier record of the same key waits: kept behind it, for the order", KEY_WAITING, ambiguous=False),
     _kept("the producer is closed", CLOSED),
     _kept("queued when the circuit opened or the producer ended", "_PURGE_QUEUE"),

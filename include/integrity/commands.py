@@ -77,7 +77,7 @@ def _publish(
     settings: Settings, day: Day, run_id: str | None, made_by: str, reason: str | None, accept_vanishing: bool
 ) -> Published:
     if accept_vanishing and not reason:
-        raise WrongArguments("--accept-vanishing: say why the rows may vanish, with --reason")
+        raise WrongArguments("--accept-vanishing: give the reason with --reason")
     return publication.publish(settings, day, run_id, made_by, reason, accept_vanishing=accept_vanishing)
 
 
@@ -104,84 +104,85 @@ _TIMEOUT: Arguments = {
     "--timeout": {"dest": "timeout_s", "type": float, "default": 300.0, "metavar": "S",
                   "help": "seconds; default: %(default)s"},
 }  # fmt: skip
-_DRY_RUN: Arguments = {"--dry-run": {"action": "store_true", "help": "show what would be shown; change nothing"}}
+_DRY_RUN: Arguments = {"--dry-run": {"action": "store_true", "help": "show the day as it would be; change nothing"}}
 
 
 def _not_blank(text: str) -> str:
     if not text.strip():
-        raise argparse.ArgumentTypeError("it is blank; say why")
+        raise argparse.ArgumentTypeError("blank; give the reason")
     return text.strip()
 
 
 def _author(required: bool = False) -> Arguments:
     return {
-        "--reason": {"required": required, "type": _not_blank, "help": "why; kept in the day's history"},
-        "--by": {"dest": "made_by", "metavar": "WHO", "help": "who; default: the user and the machine"},
+        "--reason": {"required": required, "type": _not_blank, "help": "the reason; kept in the day's history"},
+        "--by": {"dest": "made_by", "metavar": "WHO", "help": "the author; default: the user and the machine"},
     }
 
 
 COMMANDS: Mapping[str, Command] = {
-    "rebuild": Command(_rebuild, "Build a new generation of the day from raw, and compare it. Publishes it when that "
-        "is asked for.", {
+    "rebuild": Command(_rebuild, "Build a new generation of the day from the raw records, and compare it. --publish "
+        "also publishes it.", {
             "--run-id": {"help": "names the build; the same id again replaces that try. Default: a new one"},
             "--source": {"choices": ["auto", "archive"], "default": "auto",
                          "help": "auto: the archive when the topic no longer holds the day"},
             "--publish": {"action": "store_true", "help": "publish it too, unless differences are unexplained"},
             **_author(),
         }),
-    "verify": Command(comparison.verify, "Compare the built generation with what is shown, counted by class.", _RUN),
-    "diff": Command(comparison.diff, "What publishing would change: counts by class, and rows before and after. "
-        "Publishes nothing; personal values are hidden.", {
+    "verify": Command(comparison.verify, "Compare the built generation with the rows that readers see, and count "
+        "the differences by class.", _RUN),
+    "diff": Command(comparison.diff, "Show the changes that publishing would make: counts by class, and rows before "
+        "and after. Publishes nothing; personal values are hidden.", {
             **_RUN,
             "--samples": {"dest": "per_class", "type": int, "default": 5, "metavar": "N",
-                          "help": "rows a class; default: %(default)s"},
+                          "help": "rows per class; default: %(default)s"},
         }),
-    "publish": Command(_publish, "Show the built generation. It ends a hold that an undo left.", {
+    "publish": Command(_publish, "Publish the built generation. Ends the hold of an undo.", {
         **_RUN,
-        "--accept-vanishing": {"action": "store_true", "help": "also when readers see rows that the build lacks and "
-                               "raw does not say why; needs --reason"},
+        "--accept-vanishing": {"action": "store_true", "help": "publish although the build lacks rows that readers "
+                               "see and the raw records do not explain why; needs --reason"},
         **_author(),
     }),
-    "undo": Command(_undo, "Show what was shown before. The night then leaves the day alone, until it is "
-        "published by hand or redone.", {
-            "--to": {"type": int, "metavar": "GENERATION", "help": "an earlier generation, see history; 0: the speed "
-                     "layer's rows alone. Default: what was shown before"},
+    "undo": Command(_undo, "Show the state before the last publication again, and hold the day: the night leaves it "
+        "alone until it is published by hand or redone.", {
+            "--to": {"type": int, "metavar": "GENERATION", "help": "an earlier generation, see history; 0: the "
+                     "stream's rows alone. Default: the state before the last publication"},
             **_DRY_RUN,
             **_author(required=True),
         }),
     "redo": Command(_redo, "Take the last undo back.", {**_DRY_RUN, **_author(required=True)}),
-    "history": Command(publication.history, "Every change of what the day shows: by whom, when and why."),
+    "history": Command(publication.history, "List each publication, undo and redo of the day: by whom, when and why."),
     "certify": Command(certificate.certify, "Count the terms of the published day's balance, each with the query that "
         "counts it."),
-    "acknowledge": Command(days.acknowledge, "Leave a day as it is that is not certified or dirty: the watch no longer "
-        "reports it, until a publication, an undo or new records.", {
+    "acknowledge": Command(days.acknowledge, "Acknowledge a day that is dirty or not certified: the watch stops "
+        "reporting it until a publication, an undo or new records.", {
             "--and-before": {"action": "store_true", "help": "every day until then that can no longer be rebuilt"},
             "--withdraw": {"action": "store_true", "help": "take acknowledgements back"},
             **_author(required=True),
         }),
-    "status": Command(_status, "How far the days are, and for how long they can be rebuilt.", {
-        "--limit": {"type": int, "default": 20, "metavar": "N", "help": "so many days; default: %(default)s"},
+    "status": Command(_status, "Show the status of each day, and until when it can be rebuilt.", {
+        "--limit": {"type": int, "default": 20, "metavar": "N", "help": "number of days; default: %(default)s"},
     }, takes_day=None),
-    "find": Command(whereabouts.find, "Where a record of the stream is: accepted when, in which record, joined with "
-        "which version, in which generation, whether it is shown, and what rebuilds corrected.", {
+    "find": Command(whereabouts.find, "Find a record of the stream: when it was accepted, its coordinates, the version "
+        "it was joined with, its generation, whether readers see it, and corrections by rebuilds.", {
             "--key": {"type": int, "metavar": "KEY", "help": "the stream's key, such as a board's id"},
             "--event-id": {"metavar": "ID", "help": "the event id that the gateway answered, in place of the key"},
         }, takes_day=None),
-    "dirty": Command(days.dirty_days, "Published days that something reached afterwards, with cause and count.",
+    "dirty": Command(days.dirty_days, "List published days that records reached afterwards, with cause and count.",
         takes_day=False),
-    "watch": Command(watch, "What a person has to look at now, as watch_pipeline finds it. Tells nobody.",
+    "watch": Command(watch, "List the conditions that need a person, as watch_pipeline finds them. Sends no alert.",
         takes_day=False),
-    "audit": Command(audit_kafka, "Brokers and topics against the contract: every drift with the command that "
-        "mends it. Tells nobody.", takes_day=False),
+    "audit": Command(audit_kafka, "Compare brokers and topics with the contract: each drift with the command that "
+        "corrects it. Sends no alert.", takes_day=False),
     "collect": Command(pruning.collect_orphans, "Drop generations that nobody will publish: killed builds, old dry "
         "runs.", takes_day=False),
-    "drain": Command(gateways.replay_fallback, "Have the gateways send what waits in their fallback stores.", _TIMEOUT,
+    "drain": Command(gateways.replay_fallback, "Drain the fallback stores of the gateways.", _TIMEOUT,
         takes_day=False),
     "give-up-store": Command(give_up_store, "Accept that the events of a missing fallback store are lost: days can be "
         "certified again. Once for each pipeline; see runbook gateway-lost.", {
             "--store": {"required": True, "metavar": "ID", "help": "the store's id, as `watch` names it"},
             **_author(required=True),
         }, takes_day=False),
-    "catch-up": Command(caught_up.wait_until_caught_up, "Wait until the speed layer has taken what is in the topics.",
-        _TIMEOUT, takes_day=False),
+    "catch-up": Command(caught_up.wait_until_caught_up, "Wait until the stream has processed the records in the "
+        "topics.", _TIMEOUT, takes_day=False),
 }  # fmt: skip

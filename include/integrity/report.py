@@ -45,7 +45,7 @@ def _(report: Report) -> str:
     lines = [
         f"{report.day}: generation {built.generation_id} ({built.status}) has {built.row_count:,} rows of "
         f"{built.raw_distinct:,} records, {built.pending_count:,} pending, {built.rejected_count:,} rejected",
-        "It changes nothing of what is shown." if not report.corrections else "It changes:",
+        "Readers see no change." if not report.corrections else "It changes:",
         *_table([(name, f"{count:,}") for name, count in report.corrections.items()]),
     ]
     return "\n".join(lines)
@@ -101,7 +101,7 @@ def _(store: MissingStore) -> str:
 @text_of.register
 def _(published: Published) -> str:
     if published.was_identical:
-        return f"The day shows that already: generation {published.generation_id} stays."
+        return f"The day shows the same content already: generation {published.generation_id} stays."
     return f"The day shows generation {published.generation_id}; {published.covered:,} live rows are covered."
 
 

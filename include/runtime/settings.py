@@ -513,6 +513,6 @@ def pipeline_names(environment: Mapping[str, str] | None = None, folder: Path | 
     known = sorted(path.stem for path in (folder or definitions_folder()).glob("*.toml"))
     if len(set(names)) < len(names) or not set(names) <= set(known):
         raise ConfigurationError(
-            f"PIPELINES={','.join(names)!r}: not different names of {', '.join(known)}, with commas between them"
+            f"PIPELINES={','.join(names)!r}: name each pipeline once, separated by commas; known: {', '.join(known)}"
         )
     return names

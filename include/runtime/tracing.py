@@ -108,7 +108,7 @@ class OtlpTracer:
         ending.start()
         ending.join(CLOSE_TIMEOUT_S)
         if ending.is_alive():
-            log.warning("the last spans were not sent within %g s; is the collector out?", CLOSE_TIMEOUT_S)
+            log.warning("the last spans were not sent within %g s; is the collector down?", CLOSE_TIMEOUT_S)
 
     def _under(self, parent: TraceContext) -> Any:
         """Return the SDK's context in which the parent is the current span."""

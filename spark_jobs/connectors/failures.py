@@ -42,7 +42,7 @@ _MAX_LENGTH = 500
 
 
 def is_passing(error: BaseException) -> bool:
-    """True if the failure is not caused by the records: a PipelineError, a JVM that died, a server that is out.
+    """True if the failure is not caused by the records: a PipelineError, a JVM that died, a server that is down.
 
     The exception is BatchRefused, which PostgreSQL's refusal of the records causes.
     """

@@ -168,7 +168,7 @@ def refuse_lost_day(
     for partition, first in dropped.items():
         reason = _why_lost(day, partition, first, times.get(partition), known, begins)
         if reason:
-            raise MissingRange(f"{reason}; what is left of the day is not built", topic=topic, day=day,
+            raise MissingRange(f"{reason}; the rest of the day is not built", topic=topic, day=day,
                                first_offsets={partition: first})  # fmt: skip
 
 

@@ -45,7 +45,7 @@ class DecodedBatch:
 class BatchWriter:
     """Writes one batch at a time, in the order given. After a failure it accepts no more, so as not to skip records.
 
-    While PostgreSQL is out it retries the batch without limit; `state` then has the error.
+    While PostgreSQL is down it retries the batch without limit; `state` then has the error.
     """
 
     def __init__(

@@ -132,7 +132,7 @@ class Driver:
     def _check_prerequisites(self) -> None:
         """Check everything that a driver needs, before it starts a session or supersedes another driver.
 
-        Raises ConfigurationError, ContractMismatch, PositionRefused. Blocks while a server is out.
+        Raises ConfigurationError, ContractMismatch, PositionRefused. Blocks while a server is down.
         """
         settings = self._settings
         connector_jars(settings.spark.jars_dir)

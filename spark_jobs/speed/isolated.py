@@ -25,7 +25,7 @@ class Isolations:
         self, offset_reader: OffsetReader, lease: DriverLease, state: DriverState, stop: threading.Event,
         wait_out: Callable[[Callable[[], Any]], Any],
     ) -> None:  # fmt: skip
-        """`wait_out` retries a call while a server is out."""
+        """`wait_out` retries a call while a server is down."""
         self._offset_reader = offset_reader
         self._lease = lease
         self._state = state
@@ -58,7 +58,7 @@ class Isolations:
         """Return an isolation over batches of any type with records of the topic."""
 
         def probe() -> None:
-            self._lease.check()  # also fails if PostgreSQL is out
+            self._lease.check()  # also fails if PostgreSQL is down
             self._offset_reader.ends(topic)
 
         return Isolation(trials, take, reject, is_passing, probe, self._stop, self._wait_out)

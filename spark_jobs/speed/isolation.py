@@ -67,7 +67,7 @@ class Isolation(Generic[Records]):
         """`take` processes a batch completely, including progress.
 
         `reject` makes a reject of a batch of one record and advances the query past it. `is_passing` is true for errors
-        that records do not cause; `probe` raises such an error while a server is out or the lease is lost. `wait_out`
+        that records do not cause; `probe` raises such an error while a server is down or the lease is lost. `wait_out`
         retries a call that raises Retryable.
         """
         self._trials = trials

@@ -186,7 +186,7 @@ class BoardJoin:
     def _check_lease(self) -> None:
         """Raise DriverSuperseded if a later driver has taken over.
 
-        While the database is out no driver can take over, so boards are still sent.
+        While the database is down no driver can take over, so boards are still sent.
         """
         try:
             self._lease.check()

@@ -14,7 +14,7 @@ CONSUMER = "join"
 
 
 class JoinProgress:
-    """Advances the join's ledger. While the database is out the join goes on, and the ledger is advanced later.
+    """Advances the join's ledger. While the database is down the join goes on, and the ledger is advanced later.
 
     If the driver ends before that, the next one sends the boards since then again; they are counted as duplicates.
     """
@@ -31,7 +31,7 @@ class JoinProgress:
     def set_progress(self, ends: Offsets) -> None:
         """Set the ledger to these offsets: the boards before them were sent, saved as pending, or rejected.
 
-        If the database is out, `catch_up` does it later. Raises LedgerConflict, DriverSuperseded.
+        If the database is down, `catch_up` does it later. Raises LedgerConflict, DriverSuperseded.
         """
         with self._lock:
             self._due = ends

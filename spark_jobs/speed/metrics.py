@@ -27,7 +27,7 @@ Value = Callable[[QueryView], float | None]
 
 BY_QUERY: tuple[tuple[str, str, Value], ...] = (
     ("stream_query_active", "1 while the query runs.", lambda q: float(bool(q.is_active))),
-    ("stream_waiting", "1 while the query waits; what for is in stream_progress.", lambda q: float(bool(q.waits))),
+    ("stream_waiting", "1 while the query waits; stream_progress has the reason.", lambda q: float(bool(q.waits))),
     ("stream_input_records_per_second", "Records reaching the topic, over 15 s.", lambda q: q.input_rate),
     ("stream_processed_records_per_second", "Records taken while batches ran, over 15 s.", lambda q: q.processed_rate),
     ("stream_batch_duration_seconds", "The last batch that had records.",
@@ -127,6 +127,6 @@ def _of_driver(view: DriverView) -> Iterator[Metric]:
     for name, text, value in members if view.table_topic is not None else ():
         yield GaugeMetricFamily(f"stream_member_table_{name}", text, value=value)
     yield GaugeMetricFamily(
-        "stream_heartbeat_timestamp_seconds", "When the main loop last came round.", value=view.last_loop_at.timestamp()
+        "stream_heartbeat_timestamp_seconds", "When the main loop last ran.", value=view.last_loop_at.timestamp()
     )
-    yield GaugeMetricFamily("stream_driver_epoch", "Which driver this is; the highest may write.", value=view.epoch)
+    yield GaugeMetricFamily("stream_driver_epoch", "Epoch of this driver; the highest one may write.", value=view.epoch)

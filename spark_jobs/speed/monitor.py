@@ -172,7 +172,7 @@ class Monitor:
     def _lag(
         self, topic: str, position: dict[int, int] | None, newest_at: dt.datetime | None, now: dt.datetime
     ) -> Lag | None:
-        """Return the lag; None if the end offsets are stale, because it would seem to shrink while Kafka is out."""
+        """Return the lag; None if the end offsets are stale, because it would seem to shrink while Kafka is down."""
         ends = self._ends[topic]
         return ends.lag(position, newest_at, now) if position is not None and self._is_fresh(ends, now) else None
 
@@ -207,7 +207,7 @@ class Monitor:
         try:
             self._pending = self._progress.count_pending()
         except PipelineError:
-            self._pending = None  # unknown while the database is out
+            self._pending = None  # unknown while the database is down
             raise
 
     def _repeat(

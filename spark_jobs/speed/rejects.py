@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 def keep_rejects(store: PendingStore, state: DriverState, stop: threading.Event, rejected: Sequence[Reject]) -> None:
-    """Save rejects as they are found; one that is saved already is not changed. Blocks while PostgreSQL is out."""
+    """Save rejects as they are found; one that is saved already is not changed. Blocks while PostgreSQL is down."""
     if rejected:
         waiting = state.waiting_callback("join")
         retry_transient(lambda: store.save_rejects(rejected, rejected_by="join"), NO_LIMIT, waiting, stop)

@@ -51,7 +51,7 @@ def wait_for_turn(
 
 
 def _is_silent(query: str, holder: Holder, seen: dict[str, tuple[Holder, float]], tell: Callable[[str], None]) -> bool:
-    """True if the query's driver has given no sign of life for too long."""
+    """True if the query's driver has given no heartbeat for too long."""
     before = seen.get(query)
     if before is None or before[0].seen_at != holder.seen_at:
         if before is None:

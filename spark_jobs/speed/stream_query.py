@@ -52,7 +52,7 @@ class DriverContext:
     tracer: Tracer | None = None
 
     def retry(self, call: Callable[[], Result], query: Query) -> Result:
-        """Make a call again while a server is out, and record that the query waits."""
+        """Make a call again while a server is down, and record that the query waits."""
         return retry_transient(call, NO_LIMIT, self.state.waiting_callback(query), self.stop)
 
 
@@ -81,7 +81,7 @@ class StreamQuery(ABC):
     def prepare(self) -> None:
         """Check the query's requirements, before the driver opens a session or supersedes another driver.
 
-        Raises ContractMismatch, PositionRefused. Blocks while a server is out.
+        Raises ContractMismatch, PositionRefused. Blocks while a server is down.
         """
         ledger, offset_reader = self._context.ledger, self._context.offset_reader
         raise_on_mismatch(self._retry(lambda: position_of(ledger, offset_reader, self.name, self._topic)))

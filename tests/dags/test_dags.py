@@ -38,7 +38,7 @@ def test_wrong_pipelines_are_an_import_error_of_each_dag_file(monkeypatch, names
     assert bag.dags == {}
     assert {Path(file).stem for file in bag.import_errors} == {*BASES}
     for error in bag.import_errors.values():
-        assert f"PIPELINES={names!r}: not different names of board_detail, order_detail, with commas" in error
+        assert f"PIPELINES={names!r}: name each pipeline once, separated by commas" in error
 
 
 @pytest.mark.parametrize(("base", "suffix"), DAGS)

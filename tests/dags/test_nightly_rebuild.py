@@ -96,7 +96,7 @@ def test_a_backfill_of_a_year_that_the_contract_does_not_have_is_refused(timetab
 
 @pytest.mark.parametrize("key", [None, "", "2026-11-20"])
 def test_a_run_by_hand_is_refused_since_it_has_no_day(timetable, key):
-    with pytest.raises(ValueError, match="a run by hand is refused"):
+    with pytest.raises(ValueError, match="a manual run has no day"):
         timetable.resolve_partition_date(key)
 
 

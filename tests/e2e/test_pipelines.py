@@ -78,7 +78,7 @@ def test_the_story_of_a_pipeline_comes_out_as_told(clone):
     for fact in (
         "101 of 101 records are in the view",
         "joined with the newest customer, in every column",
-        "it appeared when its customer came",
+        "it appeared when its customer arrived",
         "401 of 401 rows are final",
         "the order has the customer of its time again, in every column",
         "customer_version_changed",

@@ -237,7 +237,8 @@ def test_the_pipelines_that_run_side_by_side():
     assert pipeline_names({"PIPELINES": "board_detail, order_detail"}) == ["board_detail", "order_detail"]
     for wrong in ("board_detail,board_detail", "orders", "board_detail,", "../pipelines/board_detail", "9" * 300):
         with pytest.raises(
-            ConfigurationError, match=r"PIPELINES=.*: not different names of board_detail, order_detail"
+            ConfigurationError,
+            match=r"PIPELINES=.*: name each pipeline once, separated by commas; known: board_detail, order_detail",
         ):
             pipeline_names({"PIPELINES": wrong})
 

@@ -86,7 +86,7 @@ def _key(found: dict[str, Any]) -> IssuerKey | None:
 class IssuerKeys:
     """Keeps the issuer's keys, refreshes them regularly, and sooner if a token names an unknown key.
 
-    While the issuer is out, the known keys stay. A key that is missing in a newer set is not accepted any more. A set
+    While the issuer is down, the known keys stay. A key that is missing in a newer set is not accepted any more. A set
     without a usable key is a problem, too: until the next one, no token is accepted, and all are answered 503.
     """
 

@@ -48,7 +48,7 @@ class Quotas:
                 self.refused[series_of(client), kind] += 1
                 retry_after = (b"retry-after", b"%d" % math.ceil(wait_s))
                 reason = f"more {kind} a second than this client may send"
-                raise fault(429, "", reason, "try again after the time in Retry-After", (retry_after,))
+                raise fault(429, "", reason, "retry after the time in Retry-After", (retry_after,))
         self._take(client, "requests", 1)
 
     def charge(self, client: str, size: int) -> None:

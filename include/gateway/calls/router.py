@@ -118,13 +118,13 @@ class Router:
                 return methods[method], match[1] if pattern.groups else ""
             allowed.update(methods)
         if not allowed:
-            raise fault(404, "", "no such call", "see the README for the calls")
+            raise fault(404, "", "unknown path", "GET /openapi.json lists all paths")
         allow = (b"allow", ", ".join(sorted(allowed)).encode())
-        raise fault(405, "", "not with this method", "see the README for the calls", (allow,))
+        raise fault(405, "", "method not allowed for this path", "GET /openapi.json lists all paths", (allow,))
 
 
 def _path(target: bytes) -> str:
     try:
         return urllib.parse.unquote(httptools.parse_url(target).path.decode("ascii"), errors="strict")
     except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, AttributeError) as exc:
-        raise fault(400, "", "not a usable path", "send a path of this gateway, in UTF-8") from exc
+        raise fault(400, "", "invalid path", "send a path of this gateway, in UTF-8") from exc

@@ -86,7 +86,7 @@ class Rows:
         async def make() -> Answer:
             saved = await self._saved(lambda: self._services.system_of_record.create(self._topic, fields, key))
             if saved is None:
-                raise unavailable("the system of record did not say what it saved")
+                raise unavailable("the system of record returned no row for the change")
             return await self._produced(201, saved, key, call.trace)
 
         return await self._once(key, make)

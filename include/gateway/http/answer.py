@@ -46,12 +46,12 @@ def fault(status: int, pointer: str, problem: str, remedy: str, headers: Headers
     return Fault(status, problem, (Violation(pointer, problem, remedy),), headers)
 
 
-UNEXPECTED = fault(500, "", "the gateway failed", "try again; if it stays so, tell the gateway's operator")
+UNEXPECTED = fault(500, "", "the gateway failed", "retry; if the error persists, contact the gateway's operator")
 
 
 def unavailable(reason: str) -> Fault:
     """Return a 503 with Retry-After: the event cannot be made durable now."""
-    return fault(503, "", reason, "try again after the time in Retry-After", (RETRY_AFTER,))
+    return fault(503, "", reason, "retry after the time in Retry-After", (RETRY_AFTER,))
 
 
 def answer_of(refusal: Fault) -> Answer:

@@ -188,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held += size
         self._server.bytes_in_flight += size
         if self._server.bytes_in_flight > self._server.limits.max_in_flight_bytes:
-            raise unavailable("too much is being received at once")
+            raise unavailable("the gateway is receiving too many bytes at once")
 
     def _release(self) -> None:
         self._server.bytes_in_flight -= self._held

@@ -52,7 +52,7 @@ COUNTED = (
 # Counted last, with the day locked: a batch of the stream that marks the day is counted, or commits after the
 # certificate.
 SINCE = (
-    ("dirty", "term_dirty", "what reached the day since its build; none when it was certified"),
+    ("dirty", "term_dirty", "records that reached the day since its build; none when it was certified"),
     (
         "unread",
         "term_unread",
@@ -182,7 +182,7 @@ def _terms(
         "accepted",
         str(int(values["raw_distinct"]) + backlog),
         _text(cursor, query("term_accepted", cursor), params),
-        "raw_distinct + fallback_pending: what was accepted up to the cut is in raw, or in a gateway's store",
+        "raw_distinct + fallback_pending: every event accepted up to the cut is in raw, or in a gateway's store",
     )
     fallback = Term(
         "fallback_pending",

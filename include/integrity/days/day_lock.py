@@ -61,9 +61,9 @@ def in_turn(
             return result
         except DatabaseUnavailable as exc:
             if isinstance(exc.__cause__, LockNotAvailable):
-                waited = f"somebody holds the day for more than {LIMITS.lock_s:.0f} s; see pg_stat_activity"
+                waited = f"another session holds the day for more than {LIMITS.lock_s:.0f} s; see pg_stat_activity"
                 raise DayBusy(waited, day=day) from exc
             if not isinstance(exc.__cause__, DeadlockDetected):
                 raise
-            log.info("day %s: PostgreSQL broke off a deadlock with the speed layer; once more", day)
-    raise DayBusy("PostgreSQL broke off a deadlock again and again", day=day, tries=_TRIES)
+            log.info("day %s: PostgreSQL ended a deadlock with the speed layer; retrying", day)
+    raise DayBusy("PostgreSQL ended a deadlock in every try", day=day, tries=_TRIES)

@@ -213,7 +213,7 @@ def _publish(
     elif shows.generation_id == (shown := identical_to or generation_id):
         published = Published(shown, 0, was_identical=identical_to is not None)
     else:
-        raise StaleRun("what it built was undone or replaced since; redo, or rebuild the day", **params)
+        raise StaleRun("its build was undone or replaced since; redo, or rebuild the day", **params)
     return published
 
 
@@ -229,12 +229,12 @@ def _publish_built(
                        "or the stream still has to be repaired (python -m spark_jobs.repair); then rebuild the day",
                        day=day, generation=generation_id)  # fmt: skip
     if base_id != shows.generation_id:
-        raise StaleRun("what the day shows changed after this build began; rebuild it to publish",
+        raise StaleRun("the day was published, undone or redone after this build began; rebuild it to publish",
                        day=day, generation=generation_id, shown=shows.generation_id, base=base_id)  # fmt: skip
     cursor.execute(query("select_is_behind", cursor), params)
     if cursor.fetchone()[0]:
-        raise StaleRun("what the day shows was built from records that this build did not read: it began earlier, or "
-                       "they are in an accepted gap of the archive; rebuild the day, and in a gap keep what is shown",
+        raise StaleRun("the shown generation was built from records that this build did not read: it began earlier, "
+                       "or they are in an accepted gap of the archive; rebuild the day, in a gap keep what is shown",
                        day=day, generation=generation_id, shown=shows.generation_id)  # fmt: skip
     verified = require_verified(cursor, day, generation_id, shows.generation_id)
     if shows.generation_id is not None:

@@ -70,9 +70,9 @@ def require_verified(cursor: Cursor, day: Day, generation_id: int, shown_id: Sho
     cursor.execute(query("select_verified", cursor), {"generation_id": generation_id})
     verified_at, verified_shown_id, position, is_counted = cursor.fetchone()
     if verified_at is None:
-        raise NotVerified("nobody has seen what this build changes", day, generation_id)
+        raise NotVerified("this build was not compared with the rows that readers see", day, generation_id)
     if verified_shown_id != shown_id:
-        raise NotVerified("the day showed something else when this build was compared", day, generation_id,
+        raise NotVerified("the day was published, undone or redone since this build was compared", day, generation_id,
                           shown=shown_id, compared_with=verified_shown_id)  # fmt: skip
     if position and position.keys() != _served(cursor).keys():
         topic = pipeline_of(cursor).output.name

@@ -310,7 +310,7 @@ def archive_behind(snapshot: Snapshot, limits: AlertSettings) -> Iterator[Sign]:
 def dag_paused(snapshot: Snapshot, _: AlertSettings) -> Iterator[Sign]:
     """DAGs of the pipeline that Airflow does not run."""
     for dag_id in snapshot.paused:
-        yield Sign(dag_id, f"DAG {dag_id} is paused: switch it on")
+        yield Sign(dag_id, f"DAG {dag_id} is paused: unpause it")
 
 
 CONDITIONS = (

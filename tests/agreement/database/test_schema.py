@@ -89,7 +89,7 @@ def test_the_database_of_one_pipeline_is_refused_to_another(databases, postgres)
             assert cursor.fetchone() != ("UTC",)
 
 
-OF_NO_DATABASE = {"include.gateway.__main__", "include.gateway.replay"}
+OF_NO_DATABASE = {"stack.create_topics", "include.gateway.__main__", "include.gateway.replay"}
 AFTER_KAFKA = {"include.gateway.reconcile"}  # see tests/integration/gateway/test_reconcile.py
 
 

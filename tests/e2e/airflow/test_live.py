@@ -349,7 +349,7 @@ def test_form_is_checked_before_a_run_starts(operator):
 
 
 def test_nightly_run_by_hand_is_refused_since_it_has_no_day(operator):
-    with pytest.raises(AirflowRefused, match="a run by hand is refused"):
+    with pytest.raises(AirflowRefused, match="a manual run has no day"):
         operator.trigger("nightly_rebuild", {})
 
 

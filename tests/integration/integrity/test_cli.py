@@ -193,7 +193,7 @@ class TestRefusals:
             connections = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'integrity'"
             rows(settings, connections, role="batch")
 
-        monkeypatch.setattr("include.integrity.pages.page_model.query", lambda *of: cut_off() or query(*of))
+        monkeypatch.setattr("include.integrity.days.day_status.query", lambda *of: cut_off() or query(*of))
         assert run("status") == (LATER, "")
         assert "DatabaseUnavailable" in caplog.text
 

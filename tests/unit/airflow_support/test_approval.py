@@ -85,7 +85,7 @@ def test_an_approval_names_the_person_and_what_the_question_was_about(task):
 
 
 def test_a_rejection_skips_the_day(task):
-    with pytest.raises(AirflowSkipException, match="mina rejected the build; day 2026-11-20 shows what it showed"):
+    with pytest.raises(AirflowSkipException, match="mina rejected the build; day 2026-11-20 is unchanged"):
         task.execute_complete(context(), answered("Reject", user={"id": "1", "name": "mina"}), SEEN)
 
 

@@ -54,7 +54,7 @@ def refused(call):
 def test_a_redo_with_a_generation_is_refused():
     assert refused(
         lambda: steps.undo("board_detail", "2026-11-20", "5", "why", "me", "redo")
-    ).startswith("to='5': a redo takes none")  # fmt: skip
+    ).startswith("to='5': a redo takes no generation")  # fmt: skip
 
 
 def test_an_action_that_is_none_is_refused():

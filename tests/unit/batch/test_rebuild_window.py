@@ -105,7 +105,7 @@ def refused(log, known=NOTHING, begins=None):
     try:
         refuse(log, INSIDE, known, begins)
     except MissingRange as missing:
-        reason, rest = str(missing).split("; what is left of the day is not built ")
+        reason, rest = str(missing).split("; the rest of the day is not built ")
         assert rest == f"(topic=board, day={DAY}, first_offsets={{0: 500}})"
         return reason.removesuffix(f", at {log.first_at}").partition(", and")[0]
     return None

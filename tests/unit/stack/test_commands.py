@@ -141,7 +141,7 @@ def test_set_up_that_is_broken_off_is_one_line(tmp_path):
                 _, said = started.communicate(timeout=30)
             finally:
                 started.kill()
-    assert (started.returncode, said) == (130, "setup: broken off; the next run goes on from here\n")
+    assert (started.returncode, said) == (130, "setup: interrupted; the next run continues from here\n")
 
 
 BROKEN_OFF = """

@@ -65,7 +65,7 @@ def test_says_what_a_query_waits_for() -> None:
 
 def test_says_when_the_driver_gives_no_sign_of_life() -> None:
     join, *_ = printed(seen("join", age_s=3700, waiting_for="BrokerUnavailable: x"))
-    assert join[-1] == "no sign of life for 1:01:40"
+    assert join[-1] == "no heartbeat for 1:01:40"
 
 
 @pytest.fixture
