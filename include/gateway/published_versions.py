@@ -30,7 +30,7 @@ from include.runtime.kafka_connection import KafkaConnection
 
 log = logging.getLogger(__name__)
 
-_BATCH = 500  # rows read at a time; small, because a value can be large
+_RECORDS_AT_ONCE = 500  # rows read at a time; small, because a value can be large
 _PROGRESS_S = 5.0
 _decode_headers = msgspec.json.Decoder(list[tuple[str, str]]).decode
 
@@ -90,7 +90,7 @@ def iter_store(folder: Path, topic: Topic, contents: bool = False) -> Iterator[P
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             last_id = 0
             # page by page, because a long read transaction would keep the gateway from shrinking its file
-            while rows := connection.execute(sql.OF_TOPIC, (last_id, topic.name, _BATCH)).fetchall():
+            while rows := connection.execute(sql.OF_TOPIC, (last_id, topic.name, _RECORDS_AT_ONCE)).fetchall():
                 last_id = rows[-1][0]
                 for _, *row in rows:
                     version = version_of(topic, _StoredRecord(*row), contents)
