@@ -7,19 +7,18 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from demo.addresses import show_addresses
 from demo.airflow_client import AirflowClient
-from demo.generated import GeneratedRecords
-from demo.narrator import Narrator, NotAsTold
+from demo.chapters import LocalServices
+from demo.narrator import Narrator, NotAsTold, show_addresses
 from demo.pipeline_story import PipelineStory
-from demo.services import LocalServices
+from demo.reference_data import GeneratedRecords
 from demo.site import Site
 from demo.story import Story
 from demo.warehouse import Warehouse
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.errors import PipelineError
-from include.contracts.site import BOARD_DETAIL_PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE
 from include.gateway.client import GatewayClient
 from include.runtime.settings import Settings
 from stack.environment import load_environment

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from demo.chapters import Chapters
-from demo.generated import GeneratedRecords
 from demo.narrator import NotAsTold
+from demo.reference_data import GeneratedRecords
 from include.contracts.errors import OK, TRY_LATER
 
 COUNT = 100

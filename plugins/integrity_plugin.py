@@ -9,7 +9,7 @@ from include.airflow_support.frames import OwnFramesOnly
 from include.airflow_support.runbooks import runbooks_app
 from include.airflow_support.timetable import DayTimetable
 from include.integrity.pages.app import airflow_app, navigation
-from include.integrity.pages.metrics_app import airflow_metrics_app
+from include.integrity.pages.metrics import airflow_metrics_app
 
 _APP = {"app": airflow_app(), "url_prefix": "/integrity", "name": "Integrity"}
 _RUNBOOKS = {"app": runbooks_app(), "url_prefix": "/runbooks", "name": "Runbooks"}

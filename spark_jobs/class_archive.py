@@ -29,7 +29,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.contracts.clock import rfc3339
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.runtime.command import as_command
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import SparkSettings
@@ -37,11 +37,9 @@ from spark_jobs.batch.blobs import identity_partitioner
 from spark_jobs.connectors.failures import TASK_ERRORS
 from spark_jobs.connectors.kafka import CONSUMER_OPTIONS, write_records
 from spark_jobs.connectors.session import ARCHIVE_NAME, QUICK_OPTIONS, STREAM_CONFIGURATION, java_options, open_session
-from spark_jobs.decoding.decode import decode, valid
-from spark_jobs.decoding.schemas import RECORD
+from spark_jobs.decoding.decode import RECORD, decode, valid
 from spark_jobs.joining.details import to_records
-from spark_jobs.joining.join_rule import board_details_of_newest
-from spark_jobs.joining.versions import newest_versions
+from spark_jobs.joining.join_rule import board_details_of_newest, newest_versions
 
 log = logging.getLogger("class_archive")
 

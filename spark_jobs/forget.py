@@ -23,7 +23,7 @@ from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.errors import OK
 from include.contracts.fields import LONG_MAX, LONG_MIN
 from include.database.forgotten import ForgottenStore
-from include.database.generation_tables import remove_tables
+from include.database.generation_store import remove_tables
 from include.database.schema_revision import checked_settings
 from include.gateway.fallback.cluster_file import require_own_cluster
 from include.gateway.forget import produce_tombstones
@@ -31,8 +31,8 @@ from include.runtime.command import as_command
 from include.runtime.process_tree import die_with_parent
 from include.runtime.settings import Settings
 from spark_jobs.archive.archiver import archive_topics
-from spark_jobs.archive.cluster import StartContext
 from spark_jobs.archive.forget import ArchiveForgetting
+from spark_jobs.archive.tasks import StartContext
 from spark_jobs.connectors.session import context_on_demand
 from spark_jobs.sources.archive_files import ArchiveFolder
 

@@ -32,8 +32,8 @@ from include.contracts import headers as h
 from include.contracts.clock import rfc3339
 from include.contracts.day import Day
 from include.contracts.errors import LOOK, OK, Retryable
-from include.contracts.record_time import accepted_time, record_time
 from include.contracts.topics import Topic
+from include.contracts.versions import accepted_time, record_time
 from include.database.driver_lease import DriverLease
 from include.database.generation_store import GenerationStore
 from include.database.schema_revision import checked_settings

@@ -44,8 +44,7 @@ from include.runtime.command import as_command
 from include.runtime.settings import Settings
 from spark_jobs.speed.driver_state import Query, topics_of
 from spark_jobs.speed.manual_reject import ManualReject, Place
-from spark_jobs.speed.positions import OffsetMismatch, Position, position_of
-from spark_jobs.speed.replaced_table import ReplacedTable, replaced_table
+from spark_jobs.speed.positions import OffsetMismatch, Position, ReplacedTable, position_of, replaced_table
 
 HEADINGS = ("query", "topic", "partition", "problem", "ledger", "first", "end", "move to", "lost", "days")
 _OF_JOIN = (

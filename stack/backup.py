@@ -25,10 +25,9 @@ from stack.databases import as_superuser
 from stack.errors import StackError
 from stack.layout import Layout
 from stack.lock import exclusive
-from stack.pipelines import pipelines_of
 from stack.postgres import SUPERUSER, PostgresServer
 from stack.run_service import postgres_server
-from stack.services import external_services
+from stack.services import external_services, pipelines_of
 
 ENV_FILE = "env"
 TOKENS_FILE = "gateway-tokens.json"

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from stack.errors import StackError
-from stack.postgres_binaries import PostgresBinaries
+from stack.postgres import PostgresBinaries
 
 FILE = "backup.json"
 POSTGRES = "postgres"  # the folder of the base backup, which has a manifest of its own

@@ -6,8 +6,7 @@ import time
 from stack import environment, up
 from stack.errors import StackError
 from stack.layout import Layout
-from stack.service import Service
-from stack.services import declare
+from stack.services import Service, declare
 from stack.supervisor import Supervisor
 
 _POLL_S = 0.1

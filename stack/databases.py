@@ -8,14 +8,13 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.errors import DatabaseUnavailable
-from include.database.login_roles import save_login_role
+from include.database.migrate import save_login_role
 from include.database.sessions import SessionLimits, open_session
 from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.settings import libpq_settings, reader_of
 from stack.errors import StackError
-from stack.pipelines import pipelines_of
 from stack.postgres import SUPERUSER
-from stack.services import port_of
+from stack.services import pipelines_of, port_of
 
 OWNER_ROLE = "pipeline_owner"
 AIRFLOW_ROLE = "airflow"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from include.runtime.settings import DEFAULT_PIPELINE, prefix_of
 from stack.errors import StackError
-from stack.pipelines import pipelines_of
 from stack.ports import next_free
+from stack.services import pipelines_of
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,65 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import SplitResult, unquote, urlsplit
 from xml.sax.saxutils import quoteattr
 
-from stack import proxy
 from stack.errors import StackError
 from stack.layout import Layout
 from stack.prerequisites import find_java
+
+_OF_SCHEME = {"http": ("HTTP_PROXY", "ALL_PROXY"), "https": ("HTTPS_PROXY", "ALL_PROXY")}
+_EXCEPTED = "NO_PROXY"
+
+
+def java_options() -> Iterator[str]:
+    """Yield Java options for the proxy. They include its password, so do not put them on a command line.
+
+    Raises StackError if a variable is not the address of an HTTP proxy.
+    """
+    for scheme, names in _OF_SCHEME.items():
+        name = next((name for name in names if _value(name)), None)
+        if name is not None:
+            proxy = _address(name)
+            yield f"-D{scheme}.proxyHost={proxy.hostname}"
+            yield f"-D{scheme}.proxyPort={proxy.port or 80}"
+            if proxy.username:
+                # Ivy reads only these two, and uses them for both schemes
+                yield f"-Dhttp.proxyUser={unquote(proxy.username)}"
+                yield f"-Dhttp.proxyPassword={unquote(proxy.password or '')}"
+                yield "-Djdk.http.auth.tunneling.disabledSchemes="  # by default Java sends no password for HTTPS
+    excepted = [host for entry in _value(_EXCEPTED).split(",") if entry.strip() for host in _hosts(entry.strip())]
+    if excepted:
+        yield f"-Dhttp.nonProxyHosts={'|'.join(excepted)}"  # Java uses it for HTTPS too
+
+
+def _value(name: str) -> str:
+    return os.environ.get(name.lower()) or os.environ.get(name, "")
+
+
+def _address(name: str) -> SplitResult:
+    value = _value(name)
+    proxy = urlsplit(value if "://" in value else f"http://{value}")
+    try:
+        is_valid = proxy.scheme in ("http", "https") and proxy.hostname and proxy.port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise StackError(
+            f"{name} is not the address of an HTTP proxy: give http://HOST:PORT, with USER:PASSWORD@ before the host "
+            "where the proxy wants them"
+        )
+    return proxy
+
+
+def _hosts(entry: str) -> Iterator[str]:
+    yield entry.removeprefix(".")
+    if not entry.startswith("*"):
+        yield f"*.{entry.removeprefix('.')}"
+
 
 LOCK_FILE = Path(__file__).with_name("jars.lock")
 
@@ -133,7 +183,7 @@ class _Ivy:
             settings.write_text(_ivy_settings(Path(scratch), transitive, os.environ.get("MAVEN_MIRROR_URL", "")))
             module.write_text(_ivy_module(jars, transitive))
             options = Path(scratch, "java.options")  # a proxy's password must not appear on a command line
-            options.write_text("".join(f"{_quoted(option)}\n" for option in proxy.java_options()))
+            options.write_text("".join(f"{_quoted(option)}\n" for option in java_options()))
             command = [str(self.java_home / "bin" / "java"), f"@{options}"]
             command += ["-Xmx256m", "-cp", str(_ivy_jar(self.spark_jars))]
             command += ["org.apache.ivy.Main", "-settings", str(settings), "-ivy", str(module)]

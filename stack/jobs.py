@@ -15,8 +15,7 @@ from stack.airflow_env import airflow_environment
 from stack.databases import AIRFLOW_DATABASE, AIRFLOW_ROLE, create_databases
 from stack.errors import StackError
 from stack.layout import Layout
-from stack.service import Job
-from stack.services import migrations, port_of
+from stack.services import Job, migrations, port_of
 
 # Secrets that each job gets.
 _SECRETS: Mapping[str, tuple[str, ...]] = {

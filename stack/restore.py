@@ -18,7 +18,7 @@ from include.archive.store import MARKER
 from include.contracts.errors import DatabaseUnavailable
 from include.gateway.fallback import schema as fallback_schema
 from include.gateway.fallback.folder import ID_FILE
-from stack import backup_manifest, environment, leftovers, postgres_binaries
+from stack import backup_manifest, environment, leftovers, postgres
 from stack.backup import ENV_FILE, STORE, TOKENS_FILE, archives_of, copy_private, copy_store
 from stack.backup_manifest import POSTGRES
 from stack.databases import as_superuser
@@ -59,7 +59,7 @@ def restore(layout: Layout, source: Path, force: bool = False) -> None:
         if data.is_symlink():
             raise StackError(f"{data} is a link, and would become a folder: make {data.parent} the link")
         manifest = backup_manifest.read(source)
-        binaries = postgres_binaries.of_major(manifest.postgres_major, os.environ)
+        binaries = postgres.of_major(manifest.postgres_major, os.environ)
         if binaries is None:
             raise StackError(
                 f"the backup is of PostgreSQL {manifest.postgres_major}, which is not installed here: install it, or "
@@ -73,7 +73,7 @@ def restore(layout: Layout, source: Path, force: bool = False) -> None:
         if "postgres" in external_services(settings):
             raise StackError("PostgreSQL is your own in the backup's .env (STACK_EXTERNAL): restore it there")
         layout.make_folders()
-        postgres_binaries.save(layout.postgres / "binaries.json", binaries)
+        postgres.save(layout.postgres / "binaries.json", binaries)
         server = postgres_server(layout, settings)
         databases = {state.database: _archive_id(settings, name) for name, state in manifest.pipelines.items()}
         _restore_server(layout, server, source / POSTGRES, settings, databases)

@@ -22,10 +22,8 @@ from stack.airflow_env import COMPONENTS, airflow_environment, write_password_fi
 from stack.errors import StackError, one_line_errors
 from stack.kafka import KafkaBroker
 from stack.layout import Layout
-from stack.pipelines import gateway_pipeline
-from stack.postgres import PostgresServer
-from stack.postgres_binaries import choose
-from stack.services import port_of, stream_services
+from stack.postgres import PostgresServer, choose
+from stack.services import gateway_pipeline, port_of, stream_services
 
 _GATEWAY_SECRETS = (
     "DB_GATEWAY_PASSWORD",

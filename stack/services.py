@@ -1,19 +1,114 @@
-"""The services and jobs of the stack, with their dependencies."""
+"""The services and jobs of the stack, with their dependencies, for each of the pipelines that run side by side."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
+from typing import Literal
 
+from include.contracts.definition import FOLDER
 from include.contracts.errors import ConfigurationError
 from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.kafka_connection import KafkaConnection
-from include.runtime.settings import libpq_settings, reader_of
-from include.runtime.tls import read_client_tls
+from include.runtime.settings import DEFAULT_PIPELINE, libpq_settings, pipeline_names, reader_of
+from include.runtime.tls import ClientTls, read_client_tls
 from stack.errors import StackError
 from stack.layout import Layout
-from stack.pipelines import gateway_pipeline, pipelines_of, suffix_of
 from stack.postgres import SUPERUSER
-from stack.service import AirflowHealth, HttpHealth, Job, KafkaHealth, Node, PostgresHealth, Service
+
+
+def pipelines_of(settings: Mapping[str, str]) -> list[str]:
+    """Return the names in PIPELINES, the first pipeline first. Raises StackError for a name without a definition."""
+    try:
+        return pipeline_names({"PIPELINES": settings["PIPELINES"]}, FOLDER)
+    except ConfigurationError as exc:
+        raise StackError(f"in .env, {exc}") from exc
+
+
+def gateway_pipeline(settings: Mapping[str, str]) -> str:
+    """Return the pipeline whose database the gateway uses: board_detail, which has the site's tables, else the first.
+
+    Raises StackError as `pipelines_of` does.
+    """
+    names = pipelines_of(settings)
+    return DEFAULT_PIPELINE if DEFAULT_PIPELINE in names else names[0]
+
+
+def suffix_of(pipeline: str, settings: Mapping[str, str]) -> str:
+    """Return the suffix of the pipeline's services and jobs: none for the first, else such as -order-detail."""
+    return "" if pipeline == pipelines_of(settings)[0] else f"-{pipeline.replace('_', '-')}"
+
+
+Signal = Literal["TERM", "INT"]
+
+
+@dataclass(frozen=True)
+class KafkaHealth:
+    """Healthy if the broker lists its topics and belongs to the cluster that `data` was formatted for.
+
+    Another stack's broker may hold the port. Without `data` any cluster is accepted.
+    """
+
+    kafka: KafkaConnection
+    data: Path | None = None
+
+
+@dataclass(frozen=True)
+class PostgresHealth:
+    """Healthy if the role can connect. Without a password only the port is checked, of the first host."""
+
+    host: str
+    port: int
+    role: str
+    password: str = field(repr=False)
+    libpq: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HttpHealth:
+    """Healthy if the URL responds with status 200. `tls` is for https."""
+
+    url: str
+    tls: ClientTls = field(default_factory=ClientTls)
+
+
+@dataclass(frozen=True)
+class AirflowHealth:
+    """Healthy if Airflow's API reports a heartbeat of this component since the process started."""
+
+    url: str
+    component: Literal["scheduler", "dag_processor", "triggerer"]
+
+
+Health = KafkaHealth | PostgresHealth | HttpHealth | AirflowHealth
+
+
+@dataclass(frozen=True)
+class Service:
+    """A process that runs until it is stopped, and is restarted if it dies."""
+
+    name: str
+    health: Health
+    address: str
+    depends_on: tuple[str, ...] = ()
+    ports: Mapping[str, int] = field(default_factory=dict)  # variable of `.env` → port, which must be free at the start
+    deadline_s: float = 180
+    stop_signal: Signal = "TERM"
+    stop_deadline_s: int = 20
+    external: bool = False  # the user's own: monitored, never started or stopped
+
+
+@dataclass(frozen=True)
+class Job:
+    """A one-off step of `up`, ordered among the services by its dependencies. It is safe to repeat."""
+
+    name: str
+    depends_on: tuple[str, ...]
+    deadline_s: float = 120
+
+
+Node = Service | Job
+
 
 EXTERNAL_CAPABLE = ("kafka", "postgres")
 SUPERUSER_PASSWORD = "POSTGRES_SUPERUSER_PASSWORD"  # noqa: S105  # its name

@@ -10,8 +10,7 @@ from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.settings import Settings, reader_of
 from stack import env_file
 from stack.errors import StackError
-from stack.pipelines import pipelines_of
-from stack.services import SUPERUSER_PASSWORD, declare, external_services
+from stack.services import SUPERUSER_PASSWORD, declare, external_services, pipelines_of
 
 _FERNET_BYTES = 32
 

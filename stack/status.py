@@ -19,9 +19,7 @@ from stack import environment, leftovers
 from stack.errors import StackError
 from stack.health import unhealthy_reason
 from stack.layout import Layout
-from stack.pipelines import pipelines_of, suffix_of
-from stack.service import Service
-from stack.services import declare
+from stack.services import Service, declare, pipelines_of, suffix_of
 from stack.supervisor import ALIVE, ProcessState, Supervisor
 
 SILENT_S = 10.0

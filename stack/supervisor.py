@@ -18,7 +18,7 @@ from supervisor.xmlrpc import Faults, SupervisorTransport
 from stack import environment
 from stack.errors import StackError
 from stack.layout import Layout
-from stack.service import Service
+from stack.services import Service
 
 _SOCKET_PATH_LIMIT = 100  # the kernel's limit is 107 bytes, and supervisord adds a suffix while it starts
 _DAEMON_DEADLINE_S = 20

@@ -12,8 +12,7 @@ from stack.health import unhealthy_reason
 from stack.layout import Layout
 from stack.lock import exclusive
 from stack.ports import is_free
-from stack.service import Job, Node, Service
-from stack.services import declare, needed_by
+from stack.services import Job, Node, Service, declare, needed_by
 from stack.supervisor import ALIVE, Supervisor
 
 _POLL_S = 0.2

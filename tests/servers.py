@@ -26,10 +26,9 @@ from stack.health import probe
 from stack.kafka import KafkaBroker
 from stack.layout import Layout
 from stack.ports import LOOPBACK, unused
-from stack.postgres import SUPERUSER, PostgresServer
-from stack.postgres_binaries import find, from_wheel
+from stack.postgres import SUPERUSER, PostgresServer, find, from_wheel
 from stack.prerequisites import find_java
-from stack.service import Health, KafkaHealth, PostgresHealth
+from stack.services import Health, KafkaHealth, PostgresHealth
 
 START_DEADLINE_S = 90.0
 STOP_DEADLINE_S = 30.0

@@ -16,7 +16,7 @@ from benchmarks.stream.parts import Bench
 from benchmarks.stream.parts import bench as stream_bench
 from benchmarks.stream.serving import both_ours, rows_of, started
 from demo import reference_data
-from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
+from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER
 
 FIGURES = (
     "single",

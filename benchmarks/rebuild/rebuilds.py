@@ -21,10 +21,10 @@ from benchmarks.report import Goal, Report, median_ratio
 from benchmarks.sessions import SessionCpu
 from benchmarks.stream.parts import SEED, Bench
 from demo import reference_data
-from demo.topic_sender import as_gateway, send
+from demo.load import as_gateway, send
 from include.contracts.clock import epoch_ms
 from include.contracts.day import Day
-from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
+from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER
 from include.integrity.days.publication import SPEED_LAYER, undo
 from include.runtime.settings import Settings
 from stack.layout import PROJECT_ROOT

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from demo import reference_data
-from demo.topic_sender import Record
+from demo.load import Record
 from include.contracts import headers as h
 from include.contracts.clock import SystemClock, rfc3339
 

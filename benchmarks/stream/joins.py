@@ -8,7 +8,7 @@ from benchmarks.report import Goal, Report, median_ratio
 from benchmarks.stream.application import Application
 from benchmarks.stream.clock import time_until
 from benchmarks.stream.parts import Bench
-from include.contracts.site import BOARD, MEMBER
+from include.contracts.pipelines import BOARD, MEMBER
 
 _STEADY_FACTOR = 1.5
 _SETTLED_S = 3.0

@@ -3,7 +3,7 @@
 from benchmarks.report import Goal, Report, median
 from benchmarks.stream.boards import Delays, View, through_gateway
 from benchmarks.stream.parts import Bench
-from include.contracts.site import BOARD, MEMBER
+from include.contracts.pipelines import BOARD, MEMBER
 from tests.support.gateway_process import GatewayProcess
 
 _RATE = 500

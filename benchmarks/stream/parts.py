@@ -20,8 +20,8 @@ from benchmarks.stream.clock import Timing, time_until
 from benchmarks.stream.details import details
 from benchmarks.stream.peers import FLINK, KAFKA_STREAMS, command
 from demo import reference_data
-from demo.topic_sender import as_gateway, send
-from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
+from demo.load import as_gateway, send
+from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER
 from include.kafka.admin import create_topics
 from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection

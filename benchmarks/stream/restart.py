@@ -6,7 +6,7 @@ from benchmarks.report import Goal, Report, median
 from benchmarks.stream.boards import into_topic
 from benchmarks.stream.clock import time_until
 from benchmarks.stream.parts import Bench
-from include.contracts.site import BOARD, MEMBER
+from include.contracts.pipelines import BOARD, MEMBER
 
 _BOARDS = 100
 _WITHIN_S = 15.0

@@ -10,7 +10,7 @@ from benchmarks.report import Goal, Report, median_ratio
 from benchmarks.stream.application import Application
 from benchmarks.stream.clock import Timing, time_until
 from benchmarks.stream.parts import Bench
-from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
+from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER
 
 _NAMES = {"ours": "ours", "rows": "sink rows", "copy": "sink copy"}
 _SETTLED_S = 3.0

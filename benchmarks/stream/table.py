@@ -5,7 +5,7 @@ import time
 from benchmarks.report import Report
 from benchmarks.stream.boards import View, into_topic
 from benchmarks.stream.parts import Bench
-from include.contracts.site import BOARD, MEMBER
+from include.contracts.pipelines import BOARD, MEMBER
 
 _SIZES = (442_128, 4_000_000, 13_000_000)
 _BACKLOG = 200_000

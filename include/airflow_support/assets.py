@@ -81,7 +81,7 @@ def announce_day(pipeline: str, day: str) -> None:
     Its extra is an `announcement.Announcement`.
     """
     from include.airflow_support.connections import day_settings
-    from include.integrity.days.announcement import announcement_of
+    from include.integrity.days.publication import announcement_of
 
     announcement = announcement_of(*day_settings(pipeline, day))
     event = get_current_context()["outlet_events"][certified_day(pipeline)]

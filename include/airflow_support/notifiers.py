@@ -11,14 +11,20 @@ from typing import Any
 import httpx
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import BaseNotifier, Context
+from airflow.sdk.configuration import conf
 
-from include.airflow_support.addresses import address_of
 from include.contracts.errors import Retryable
+from include.integrity.watch.alert_store import Send
 from include.integrity.watch.findings import Notice
-from include.integrity.watch.notification import Send
 from include.runtime.settings import AlertSettings
 
 log = logging.getLogger(__name__)
+
+
+def address_of(path: str) -> str:
+    """Return the URL of a page; its path alone if Airflow does not know its own address (`[api] base_url`)."""
+    return f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/{path}"
+
 
 WEBHOOK_TIMEOUT_S = 10.0
 

@@ -19,12 +19,11 @@ from include.gateway.reconcile import DEFAULT_SINCE, Scope, reconcile_sources
 from include.integrity.days import certificate as certificates
 from include.integrity.days import due_days as days
 from include.integrity.days import gateways, publication
-from include.integrity.days.approval import needs_person, request_approval, save_question
-from include.integrity.days.day_range import days_between
-from include.integrity.days.gateway_stores import require_stores_read
-from include.integrity.days.gateways import FallbackNotDrained
+from include.integrity.days.comparison import needs_person, request_approval, save_question
+from include.integrity.days.due_days import days_between
+from include.integrity.days.gateways import FallbackNotDrained, require_stores_read
 from include.integrity.days.late_members import find_late_members
-from include.integrity.pages.undo_preview import preview
+from include.integrity.pages.day_page import preview
 from include.integrity.report import text_of
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from include.airflow_support.addresses import address_of
+from include.airflow_support.notifiers import address_of
 
 Result = Mapping[str, Any]
 

@@ -181,7 +181,7 @@ def publish(
     from include.airflow_support import steps
     from include.airflow_support.connections import day_settings
     from include.integrity.days import publication
-    from include.integrity.days.unexplained import Seen
+    from include.integrity.days.verified import Seen
 
     if approval is None:
         raise steps.ApprovalMissing(day=day)
@@ -213,7 +213,7 @@ def certify(pipeline: str, day: str) -> dict[str, Any]:
 def cover(pipeline: str, day: str) -> int:
     """Move live rows that the published day covers out of the way of readers; skipped with publish."""
     from include.airflow_support.connections import day_settings
-    from include.integrity.days import covered_rows as covering
+    from include.integrity.days import pruning as covering
 
     return covering.cover(*day_settings(pipeline, day))
 

@@ -19,10 +19,9 @@ from include.database.schema_revision import require_schema
 from include.integrity.dag_ids import dag_ids
 from include.integrity.days.day_status import rate_text
 from include.integrity.watch import audit
-from include.integrity.watch.alert_store import AlertStore
+from include.integrity.watch.alert_store import AlertStore, Send, notify, tell
 from include.integrity.watch.conditions import database_silent, judge
 from include.integrity.watch.findings import Event, Finding, Notice
-from include.integrity.watch.notification import Send, notify, tell
 from include.integrity.watch.snapshot import read_snapshot
 
 log = logging.getLogger(__name__)

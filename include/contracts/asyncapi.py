@@ -9,11 +9,11 @@ from include.contracts.headers import (
     EVENT_ID,
     IDEMPOTENCY_KEY,
     MAX_EVENT_ID_LENGTH,
+    RECORD_PATTERN,
     REPLAYED_AT,
     TRACEPARENT,
 )
 from include.contracts.topics import KEPT_FOR_EVER, REBUILD_WINDOW_DAYS, Topic
-from include.contracts.trace_context import RECORD_PATTERN
 
 _BINDING = "0.5.0"
 _KEY = {

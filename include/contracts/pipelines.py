@@ -1,8 +1,8 @@
-"""The pipelines that this installation has definitions of, and their topics."""
+"""The pipelines that this installation has definitions of, their topics, and the one that the site's API writes to."""
 
 from collections.abc import Mapping
 
-from include.contracts.definition import Definition, definitions_folder
+from include.contracts.definition import SITE_PIPELINE, Definition, definitions_folder
 from include.contracts.definition_file import load_definitions
 from include.contracts.topics import Topic
 
@@ -15,3 +15,8 @@ TOPICS: Mapping[str, Topic] = {
 RAW_TOPICS: Mapping[str, Topic] = {
     topic.name: topic for each in PIPELINES.values() for topic in (each.table, each.stream)
 }
+
+
+BOARD_DETAIL_PIPELINE = PIPELINES[SITE_PIPELINE]
+MEMBER, BOARD = BOARD_DETAIL_PIPELINE.table, BOARD_DETAIL_PIPELINE.stream
+BOARD_DETAIL = BOARD_DETAIL_PIPELINE.output

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from include.contracts.fields import (
     CONTROL_PATTERN,
@@ -293,3 +293,39 @@ def _wanted(field: Field) -> str:
     if field.text_format is not None:
         return field.text_format.wanted
     return {"long": "an integer", "boolean": "true or false"}.get(field.type, "a string")
+
+
+_BEGINNINGS: tuple[tuple[bytes, str, str], ...] = (
+    (b"\xef\xbb\xbf", "begins with a byte order mark", "send the JSON text without it"),
+    (b"\xff\xfe", "UTF-16 with a byte order mark", "send the text in UTF-8"),
+    (b"\xfe\xff", "UTF-16 with a byte order mark", "send the text in UTF-8"),
+    (b"{\x00", "UTF-16", "send the text in UTF-8"),
+    (b"[\x00", "UTF-16", "send the text in UTF-8"),
+    (b"\x00{\x00", "UTF-16", "send the text in UTF-8"),
+    (b"\x00[\x00", "UTF-16", "send the text in UTF-8"),
+    (b"\x1f\x8b", "compressed with gzip", "send the text uncompressed"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd", "send the text uncompressed"),
+    (b"\x00", "begins with a zero byte, as the serializers of a schema registry write it",
+     "send the JSON text alone, without the schema's id before it"),
+)  # fmt: skip
+
+
+def encoding_violation(value: bytes) -> Violation | None:
+    """Return what a value is that is not JSON in UTF-8, by its first bytes; None if they do not tell."""
+    for beginning, problem, remedy in _BEGINNINGS:
+        if value.startswith(beginning):
+            return Violation("", f"not JSON: {problem}", remedy)
+    return None
+
+
+class Reject(NamedTuple):
+    """A record with its coordinates, the reason why it is rejected, and its key and value as they came."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+    key: bytes | None
+    value: bytes | None
+    kafka_timestamp: dt.datetime | None
+    rejected_by: str = ""  # the consumer that keeps it

@@ -12,8 +12,8 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.errors import ContractMismatch
 from include.contracts.evolution import compare, kept_form
-from include.database.detail_columns import detail_columns
 from include.database.named import fill, pipeline_of, query
+from include.database.schema_revision import detail_columns
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.errors import DayBusy
 from include.contracts.fields import names_key
-from include.contracts.site import BOARD_DETAIL_PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE
 from include.database.generation_store import measurement
 from include.database.named import query
 from include.database.sessions import connect

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from include.contracts.definition import Definition
-from include.contracts.site import BOARD_DETAIL_PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE
 from include.database.named import fill
 
 _FOLDER = Path(__file__).parent

@@ -1,35 +1,103 @@
 """Roles and schema: `python -m include.database.migrate`. Idempotent; run it before anything of a new version connects.
 
-Migrations use a short lock timeout, because other sessions queue behind a lock request that waits.
+A migration waits for a table's lock for a short time only, because later sessions queue behind it. It names the
+sessions that block it: PostgreSQL reports them only while it waits.
 """
 
 import argparse
 import dataclasses
+import datetime as dt
 import logging
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import sqlalchemy
 from alembic import command
 from alembic.config import Config
 from psycopg2 import sql
 from psycopg2.errors import DeadlockDetected, LockNotAvailable
+from psycopg2.extensions import cursor as Cursor
+from psycopg2.extensions import encrypt_password
 
 from include.contracts.errors import ConfigurationError, ContractMismatch, DatabaseUnavailable, Transient
-from include.contracts.site import BOARD_DETAIL_PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE
 from include.database import schema_revision
-from include.database.blocking_sessions import blocking_sessions
 from include.database.evolve import evolve, make_view
-from include.database.kept_zone import keep_zone
-from include.database.login_roles import save_login_role
 from include.database.named import fill, query
-from include.database.sessions import MIGRATION, connect, open_connection, open_session, own_errors
+from include.database.schema_revision import keep_zone
+from include.database.sessions import (
+    AUTHENTICATION,
+    MIGRATION,
+    KeptConnection,
+    connect,
+    open_connection,
+    open_session,
+    own_errors,
+)
 from include.runtime.command import as_command
 from include.runtime.retry import retry_transient
 from include.runtime.settings import DatabaseSettings, Role, Settings
 
 log = logging.getLogger(__name__)
+
+
+def save_login_role(cursor: Cursor, role: str, password: str, attribute: str = "") -> None:
+    """Create the role, or set its password; `attribute` is a further role attribute, such as CREATEROLE.
+
+    The statement has the SCRAM verifier instead of the password, because PostgreSQL may log whole statements.
+    """
+    cursor.execute(query("select_role", cursor), {"role": role})
+    verb = "ALTER" if cursor.fetchone() else "CREATE"
+    verifier = encrypt_password(password, role, cursor.connection, AUTHENTICATION)
+    statement = sql.SQL(verb + " ROLE {} LOGIN " + attribute + " PASSWORD {}")
+    cursor.execute(statement.format(sql.Identifier(role), sql.Literal(verifier)))
+
+
+_LOOK_EVERY_S = 0.2
+
+
+class Blocking(NamedTuple):
+    """A blocking session, and the table. `state` and `since` are None if the role may not see the session."""
+
+    pid: int
+    application: str
+    user: str
+    state: str | None
+    since: dt.datetime | None
+    table: str | None
+
+    def __str__(self) -> str:
+        state = "state unknown" if self.since is None else f"{self.state}, transaction since {self.since:%H:%M:%S} UTC"
+        return f"session {self.pid} of user {self.user} (application {self.application or 'without a name'}, {state})"
+
+
+@contextmanager
+def blocking_sessions(database: DatabaseSettings, role: Role, application: str, pid: int) -> Iterator[list[Blocking]]:
+    """Yield the sessions that backend `pid` waited for last; the list is updated until the end of the block."""
+    seen: list[Blocking] = []
+    is_over = threading.Event()
+
+    def look() -> None:
+        connection = KeptConnection(database, role, application)
+        with suppress(DatabaseUnavailable):  # the caller gets the same error from its own connection
+            while not is_over.wait(_LOOK_EVERY_S):
+                with connection.transaction() as cursor:  # a new one each time: within one the result never changes
+                    cursor.execute(query("select_blocking_sessions", cursor), {"pid": pid})
+                    seen[:] = map(Blocking._make, cursor.fetchall()) if cursor.rowcount else seen
+        connection.close()
+
+    thread = threading.Thread(target=look, name="blocking-sessions")
+    thread.start()
+    try:
+        yield seen
+    finally:
+        is_over.set()
+        thread.join()
+
 
 _HERE = Path(__file__).parent
 ANALYST_LIMITS = _HERE / "limit_analysts.sql"

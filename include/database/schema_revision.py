@@ -1,16 +1,28 @@
-"""Checks that the database has the schema of this version."""
+"""Checks that a database fits this process: revision of the schema, columns of the definition, time zone of its days.
+
+Rows, generations and files of one time zone are wrong in another.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from psycopg2 import ProgrammingError
+from psycopg2 import ProgrammingError, sql
+from psycopg2.extensions import cursor as Cursor
 
-from include.contracts.errors import ContractMismatch
+from include.contracts.errors import ConfigurationError, ContractMismatch
 from include.contracts.evolution import compare
-from include.database.detail_columns import detail_columns
-from include.database.named import query
+from include.database.named import COORDINATES, query
 from include.database.sessions import connect
 from include.runtime.settings import DatabaseSettings, Role, Settings
+
+_OTHERS = ["generation_id", "day", "replayed", *COORDINATES]
+
+
+def detail_columns(cursor: Cursor) -> Mapping[str, str]:
+    """Return the types of the definition's columns that the tables of rows have, by name."""
+    cursor.execute(query("select_detail_columns", cursor), {"others": _OTHERS})
+    return dict(cursor.fetchall())
+
 
 VERSIONS = Path(__file__).parent / "migrations" / "versions"
 _REMEDY = "run the migrations: python -m include.database.migrate"
@@ -66,3 +78,30 @@ def other_pipeline(database: DatabaseSettings) -> ContractMismatch:
     return ContractMismatch(
         f"database {database.name} is not that of pipeline {database.pipeline.name}; set DATABASE_NAME or PIPELINE"
     )
+
+
+def keep_zone(cursor: Cursor, zone: str) -> None:
+    """Save the zone if none is saved yet, and make it the database's, for queries by `created_at`.
+
+    Raises ConfigurationError if another zone is saved.
+    """
+    cursor.execute(query("keep_zone", cursor), {"zone": zone})
+    _refuse_other(cursor, zone)
+    name = sql.Identifier(cursor.connection.info.dbname)
+    cursor.execute(sql.SQL("ALTER DATABASE {} SET timezone = {}").format(name, sql.Literal(zone)))
+
+
+def require_zone(settings: Settings, role: Role) -> None:
+    """Raise ConfigurationError if the database's days were counted in another zone. Blocks on PostgreSQL."""
+    with connect(settings.database, role, "zone") as connection, connection.cursor() as cursor:
+        _refuse_other(cursor, settings.timezone)
+
+
+def _refuse_other(cursor: Cursor, zone: str) -> None:
+    cursor.execute(query("select_zone", cursor))
+    row = cursor.fetchone()
+    if row and row[0] != zone:
+        raise ConfigurationError(
+            f"PIPELINE_TIMEZONE={zone}: the days of this database and its archive were filed under {row[0]}; set it "
+            "back, or begin with a new database and another ARCHIVE_DIR, see docs/deployment/compose.md"
+        )

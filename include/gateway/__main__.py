@@ -24,8 +24,7 @@ from include.contracts.offsets import Partition
 from include.contracts.pipelines import RAW_TOPICS
 from include.gateway.app import Gateway
 from include.gateway.auth.access_tokens import AccessTokens
-from include.gateway.auth.issuer import HttpIssuer
-from include.gateway.auth.issuer_keys import IssuerKeys
+from include.gateway.auth.issuer_keys import HttpIssuer, IssuerKeys
 from include.gateway.auth.tokens import Tokens
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.call_journal import SqliteCallJournal

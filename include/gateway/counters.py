@@ -1,8 +1,51 @@
-"""Counts of the gateway since the start of the process. They are plain integers, so the hot path takes no lock."""
+"""Counts and latency histograms of the gateway since the start of the process.
 
+They are plain integers, so the hot path takes no lock.
+"""
+
+from bisect import bisect_left
 from collections import Counter as Tally
+from itertools import accumulate
 
-from include.gateway.latencies import Latencies
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.utils import floatToGoString
+
+from include.gateway.auth.token_file import series_of
+
+# upper bounds in seconds
+BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, float("inf"))
+
+
+class Latencies:
+    """Counts of requests by latency, for each call and client, those of the issuer together.
+
+    Not thread-safe: the loop writes and reads it.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
+
+    def observe(self, call: str, client: str, seconds: float) -> None:
+        """Count a request that was answered after so many seconds."""
+        key = call, series_of(client)
+        found = self._of.get(key)
+        if found is None:
+            found = self._of[key] = ([0] * len(BOUNDS), [0.0])
+        counts, total = found
+        counts[bisect_left(BOUNDS, seconds)] += 1
+        total[0] += seconds
+
+    def metric(self) -> HistogramMetricFamily:
+        """Return the histograms as one metric."""
+        family = HistogramMetricFamily(
+            "gateway_request_duration_seconds",
+            "Time from the first byte of a request to its answer, by call and client.",
+            labels=("call", "client"),
+        )
+        for (call, client), (counts, total) in list(self._of.items()):
+            bounds = map(floatToGoString, BOUNDS)
+            family.add_metric((call, client), list(zip(bounds, accumulate(counts), strict=True)), total[0])
+        return family
 
 
 class Counters:

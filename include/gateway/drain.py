@@ -1,4 +1,7 @@
-"""Sends the records of the fallback store to Kafka, those of each key in the order of acceptance."""
+"""Sends the records of the fallback store to Kafka, those of each key in the order of acceptance.
+
+`Pace` limits the rate: while live events arrive, a replay takes at most half of the time.
+"""
 
 import asyncio
 import logging
@@ -12,12 +15,33 @@ from include.contracts.offsets import Partition
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.home_cluster import HomeCluster
-from include.gateway.pace import Pace
 from include.gateway.ports import Failure, FallbackStore, Producer, Record, StoreUnavailable, Waiting
 from include.gateway.supervision import Action, rule_for
 from include.runtime.spans import Tracer, batch_span, messaging
 
 log = logging.getLogger(__name__)
+
+
+_BATCH_ALONE = 4000
+_BATCH_BESIDE_LIVE_EVENTS = 500  # smaller, because a batch delays events that arrive meanwhile
+_MAX_PAUSE_S = 0.25
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The limit. `max_rate` is in records per second."""
+
+    max_rate: float
+
+    def batch(self, is_live: bool) -> int:
+        """Return the size of the next batch, in records."""
+        largest = _BATCH_BESIDE_LIVE_EVENTS if is_live else _BATCH_ALONE
+        return max(1, min(largest, int(self.max_rate * _MAX_PAUSE_S)))
+
+    def pause_s(self, records: int, took_s: float, is_live: bool) -> float:
+        """Return the seconds to pause after a batch of `records` that took `took_s`."""
+        return max(0.0, records / self.max_rate - took_s, took_s if is_live else 0.0)
+
 
 DEFAULT_MAX_RATE = 50_000
 

@@ -19,7 +19,7 @@ from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
 from include.gateway.http.limits import MAX_MESSAGE_BYTES
 from include.gateway.ports import Failure, OnAppend, Record
 from include.gateway.supervision import CLOSED, DEADLINE, RECORD_TOO_LARGE, rule_for
-from include.kafka.client_log import client_log, client_settings
+from include.kafka.access import client_log, client_settings
 from include.kafka.partitioner import place
 from include.runtime.kafka_connection import KafkaConnection
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from include.contracts.encodings import encoding_violation
-from include.contracts.validation import undecodable_violations
+from include.contracts.validation import encoding_violation, undecodable_violations
 from include.gateway.http.answer import Fault, fault
 from include.runtime.settings import GatewayLimits
 

@@ -42,7 +42,7 @@ from pathlib import Path
 
 from include.contracts.clock import Clock, SystemClock, rfc3339
 from include.contracts.errors import LOOK, OK, BrokerUnavailable, PipelineError, Retryable
-from include.contracts.site import BOARD, MEMBER
+from include.contracts.pipelines import BOARD, MEMBER
 from include.contracts.topics import Topic
 from include.database.named import query
 from include.database.schema_revision import require_schema
@@ -52,9 +52,15 @@ from include.gateway.fallback.store import require_store
 from include.gateway.intake import row_record
 from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.ports import Producer, Record
-from include.gateway.published_versions import iter_store, iter_topic
 from include.gateway.supervision import rule_for
-from include.gateway.unpublished_rows import Timeline, UnpublishedRow, UnpublishedRows, WrittenBack
+from include.gateway.unpublished_rows import (
+    Timeline,
+    UnpublishedRow,
+    UnpublishedRows,
+    WrittenBack,
+    iter_store,
+    iter_topic,
+)
 from include.runtime.command import as_command
 from include.runtime.settings import Settings, pipeline_names
 

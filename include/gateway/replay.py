@@ -32,8 +32,7 @@ from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.drain import Drain, DrainReport
 from include.gateway.fallback.cluster_file import ClusterFile
-from include.gateway.fallback.rows import waiting_of
-from include.gateway.fallback.salvage import Salvage
+from include.gateway.fallback.salvage import Salvage, waiting_of
 from include.gateway.fallback.store import SqliteFallbackStore, require_store
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.kafka_producer import KafkaProducer

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from include.contracts.trace_context import TraceContext, parse
+from include.contracts.headers import TraceContext, parse
 from include.gateway.ports import Record
 from include.runtime.spans import Attributes, Span, Tracer, messaging, new_span_id
 

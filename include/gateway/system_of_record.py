@@ -19,7 +19,7 @@ from psycopg2.extensions import cursor as Cursor
 from include.contracts.clock import rfc3339
 from include.contracts.errors import DatabaseClockAhead, DatabaseUnavailable
 from include.contracts.fields import snake_case
-from include.contracts.site import BOARD, BOARD_DETAIL_PIPELINE, MEMBER
+from include.contracts.pipelines import BOARD, BOARD_DETAIL_PIPELINE, MEMBER
 from include.contracts.topics import Topic
 from include.contracts.validation import parse_timestamp
 from include.contracts.versions import GATEWAY_MARGIN, dated_ahead

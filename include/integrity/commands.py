@@ -14,13 +14,13 @@ from include.integrity.days import due_days as days
 from include.integrity.days import stream_lag as caught_up
 from include.integrity.days.certificate import Certificate
 from include.integrity.days.comparison import Differences, Report
-from include.integrity.days.day_range import require_rebuildable
-from include.integrity.days.gateway_stores import give_up_store
+from include.integrity.days.day_status import newest_run
+from include.integrity.days.due_days import require_rebuildable
+from include.integrity.days.gateways import give_up_store
 from include.integrity.days.publication import Moved, Published
-from include.integrity.days.runs import newest_run
 from include.integrity.pages import whereabouts
+from include.integrity.pages.day_page import UndoPreview, preview
 from include.integrity.pages.page_model import load_rows
-from include.integrity.pages.undo_preview import UndoPreview, preview
 from include.integrity.process import rebuild
 from include.integrity.report import Rebuilt
 from include.integrity.watch.audit import audit_kafka

@@ -9,16 +9,14 @@ from include.contracts.clock import rfc3339
 from include.gateway.client import ReplayReport
 from include.integrity.days.certificate import Certificate
 from include.integrity.days.comparison import Differences, Report, Sample
-from include.integrity.days.day_status import counts_text, rate_text
+from include.integrity.days.day_status import Run, counts_text, rate_text
 from include.integrity.days.due_days import AcknowledgedDay, DirtyDay
-from include.integrity.days.gateway_stores import MissingStore
+from include.integrity.days.gateways import MissingStore
 from include.integrity.days.pruning import Orphan
 from include.integrity.days.publication import Moved, PublicationRow, Published
-from include.integrity.days.runs import Run
 from include.integrity.days.stream_lag import SpeedLayerLag
-from include.integrity.pages.day_page import GenerationRow
+from include.integrity.pages.day_page import GenerationRow, UndoPreview
 from include.integrity.pages.page_model import DayRow
-from include.integrity.pages.undo_preview import UndoPreview
 from include.integrity.pages.whereabouts import Whereabouts
 from include.integrity.watch.findings import Finding
 

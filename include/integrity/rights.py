@@ -8,7 +8,7 @@ import json
 import sys
 from typing import get_args
 
-from include.archive.bucket_rights import bucket_policy
+from include.archive.bucket import bucket_policy
 from include.contracts.errors import ConfigurationError
 from include.database.grants import grants
 from include.kafka.access import Part, acl_commands

@@ -1,5 +1,9 @@
-"""The least rights of each part of the pipeline in Kafka, and the error that names a missing one with its command."""
+"""The least rights of each part in Kafka, errors that name a missing one with its command, and the clients' log.
 
+librdkafka's log becomes entries of `logging`; by itself it writes lines of its own form to standard error.
+"""
+
+import logging
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -85,3 +89,31 @@ def _command(kafka: KafkaConnection, principal: str, operations: tuple[str, ...]
     options = [("--operation", each) for each in operations] + [("--topic", each) for each in topics]
     words = ["kafka-acls.sh", "--bootstrap-server", kafka.bootstrap_servers, "--add", "--allow-principal", principal]
     return shlex.join([*words, *(word for option in options for word in option)])
+
+
+client_log = logging.getLogger("include.kafka.librdkafka")
+
+
+def client_settings(kafka: KafkaConnection) -> dict[str, object]:
+    """Return the settings of a client whose log goes to `client_log`. Its calls of `poll` or `consume` pass it on."""
+    return {**kafka.librdkafka(), "logger": client_log}
+
+
+class _Seldom(logging.Filter):
+    """Passes one line per facility and interval: an unreachable broker causes twenty lines per second."""
+
+    def __init__(self, interval_s: float) -> None:
+        super().__init__()
+        self._interval_s = interval_s
+        self._next: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See logging.Filter."""
+        facility = record.getMessage().partition(" ")[0]
+        if record.created < self._next.get(facility, 0.0):
+            return False
+        self._next[facility] = record.created + self._interval_s
+        return True
+
+
+client_log.addFilter(_Seldom(interval_s=30))

@@ -9,9 +9,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from include.contracts.errors import ContractMismatch
 from include.contracts.pipelines import TOPICS
 from include.contracts.topics import Topic
-from include.kafka.access import broker_errors
+from include.kafka.access import broker_errors, client_settings
 from include.kafka.audit import TIMEOUT_S, alter_command, topic_drifts
-from include.kafka.client_log import client_settings
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.retry import retry_transient
 from include.runtime.settings import KafkaSettings

@@ -12,8 +12,7 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from include.contracts.topics import PARTITIONER, Topic
-from include.kafka.access import broker_errors
-from include.kafka.client_log import client_settings
+from include.kafka.access import broker_errors, client_settings
 from include.kafka.offsets import OffsetReader
 from include.kafka.partitioner import partition_of
 from include.kafka.range_reader import RangeReader

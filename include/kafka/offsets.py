@@ -9,8 +9,7 @@ from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 from include.contracts.clock import epoch_ms, instant_of
 from include.contracts.errors import ContractMismatch, TopicChanged
 from include.contracts.offsets import OffsetRange, Offsets
-from include.kafka.access import broker_errors
-from include.kafka.client_log import client_settings
+from include.kafka.access import broker_errors, client_settings
 from include.runtime.kafka_connection import KafkaConnection
 
 TIMEOUT_S = 30

@@ -8,8 +8,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from include.contracts.errors import BrokerUnavailable, MissingRange
 from include.contracts.offsets import Offsets
-from include.kafka.access import broker_error
-from include.kafka.client_log import client_settings
+from include.kafka.access import broker_error, client_settings
 from include.runtime.kafka_connection import KafkaConnection
 
 READ_TIMEOUT_S = 30.0  # without records

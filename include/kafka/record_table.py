@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from include.contracts.record_time import END_MS, FIRST_MS, record_ms
+from include.contracts.versions import END_MS, FIRST_MS, record_ms
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RAW = pa.schema([

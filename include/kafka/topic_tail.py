@@ -6,8 +6,8 @@ from contextlib import closing
 from confluent_kafka import Message
 
 from include.contracts.offsets import OffsetRange, Offsets
-from include.contracts.record_time import record_time
-from include.contracts.reject import Reject
+from include.contracts.validation import Reject
+from include.contracts.versions import record_time
 from include.kafka.range_reader import READ_TIMEOUT_S, RangeReader
 from include.runtime.kafka_connection import KafkaConnection
 

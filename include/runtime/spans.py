@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from include.contracts.trace_context import SAMPLED, TraceContext, parse
+from include.contracts.headers import SAMPLED, TraceContext, parse
 
 MAX_LINKS = 128  # the SDK's own limit
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from include.contracts.trace_context import SAMPLED, TraceContext
+from include.contracts.headers import SAMPLED, TraceContext
 from include.runtime.settings import TRACING_SECRETS, TracingSettings
 from include.runtime.spans import Span, Tracer, new_ids, new_span_id
 

@@ -11,15 +11,14 @@ from include.contracts.clock import SystemClock
 from include.contracts.definition import Definition
 from include.contracts.errors import LedgerBeyondEnd, RangeExpired
 from include.contracts.offsets import Offsets
-from include.database.kept_zone import require_zone
+from include.database.schema_revision import require_zone
 from include.gateway.fallback.cluster_file import require_own_cluster
 from include.kafka.offsets import OffsetReader
 from include.runtime.failpoints import failpoint
 from include.runtime.settings import Settings
-from spark_jobs.archive.cluster import StartContext, spread
 from spark_jobs.archive.compaction import compact
 from spark_jobs.archive.leftovers import remove_leftovers
-from spark_jobs.archive.tasks import ArchiveContext, Written, write_portion
+from spark_jobs.archive.tasks import ArchiveContext, StartContext, Written, spread, write_portion
 from spark_jobs.sources.archive_files import ArchiveFolder, Origin
 from spark_jobs.sources.splits import TopicSplit
 

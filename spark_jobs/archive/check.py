@@ -6,7 +6,7 @@ from functools import partial
 from include.archive.store import ArchivedFile, ArchiveStore, Batch
 from include.contracts.definition import Definition
 from include.runtime.settings import Settings
-from spark_jobs.archive.cluster import StartContext, spread
+from spark_jobs.archive.tasks import StartContext, spread
 from spark_jobs.sources.archive_files import ArchiveDamaged, ArchiveFolder
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 
 from include.archive.store import ArchivedFile, ArchiveStore
 from include.contracts.definition import Definition
-from spark_jobs.archive.cluster import StartContext, spread
-from spark_jobs.archive.tasks import VERSIONS_ROW_GROUP, folder_of
+from spark_jobs.archive.tasks import VERSIONS_ROW_GROUP, StartContext, folder_of, spread
 from spark_jobs.sources.archive_files import ArchiveDamaged, ArchiveFolder, Origin
 from spark_jobs.sources.dated_rows import VersionRows
 

@@ -1,15 +1,22 @@
-"""One task of the archive: reads a portion of a topic, writes files, and describes them for the catalogue."""
+"""One task of the archive: reads a portion of a topic, writes files, and describes them for the catalogue.
+
+`cluster` runs a Python function over pieces of that work, one Spark task per piece.
+"""
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import SparkContext
 
 from include.archive.store import ArchivedFile, Kind
 from include.contracts.definition import Definition
+from include.contracts.errors import Retryable
 from include.runtime.kafka_connection import KafkaConnection
+from spark_jobs.connectors.failures import TASK_ERRORS, task_error
 from spark_jobs.sources.archive_files import ArchiveDamaged, ArchiveFolder, FileWriter, Origin
 from spark_jobs.sources.dated_rows import DATED_COORDINATES, DAY, ID, RECORDS, DatedRows, VersionRows, of_no_day, places
 from spark_jobs.sources.splits import TopicSplit, read_split
@@ -151,3 +158,25 @@ class _DayFiles:
             self._writers[day].write(pa.concat_tables(tables))
             tables.clear()  # the key stays: it counts towards MAX_DAYS, because the day's file is open
         self._held_bytes = 0
+
+
+StartContext = Callable[[], SparkContext]
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
+
+
+class ArchiveTaskFailed(Retryable):
+    """A task failed, and so did its retries. No file that it wrote is listed in the catalogue."""
+
+
+def spread(start_context: StartContext, function: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
+    """Return the function's result for each piece, in order. Spark is started only if there is a piece.
+
+    Raises ArchiveTaskFailed if a task fails after Spark's retries.
+    """
+    if not pieces:
+        return []
+    try:
+        return start_context().parallelize(pieces, len(pieces)).map(function).collect()
+    except TASK_ERRORS as exc:
+        raise ArchiveTaskFailed(reason=task_error(exc)) from exc

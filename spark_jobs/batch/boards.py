@@ -13,8 +13,7 @@ from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN
-from include.contracts.reject import Reject
-from include.contracts.validation import is_timestamp, parse_timestamp
+from include.contracts.validation import Reject, is_timestamp, parse_timestamp
 from include.database.generation_store import Excluded
 from spark_jobs.decoding.arrow_rows import (
     TIMES,

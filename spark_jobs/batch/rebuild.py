@@ -12,9 +12,10 @@ import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
+from typing import Any
 
 import pyarrow as pa
-from pyspark import Accumulator, SparkContext
+from pyspark import RDD, Accumulator, SparkContext
 
 from include.archive.store import ArchiveStore
 from include.contracts.clock import SystemClock
@@ -22,7 +23,7 @@ from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.contracts.errors import MissingRange, Retryable
 from include.database.generation_store import Built, Counts, GenerationStore
-from include.database.kept_zone import require_zone
+from include.database.schema_revision import require_zone
 from include.gateway.fallback.cluster_file import require_own_cluster
 from include.kafka.offsets import OffsetReader
 from include.runtime.failpoints import failpoint
@@ -30,7 +31,6 @@ from include.runtime.settings import DatabaseSettings, Settings
 from spark_jobs.batch import tasks
 from spark_jobs.batch.blobs import Blob, Kind, identity_partitioner, packed, steps
 from spark_jobs.batch.member_preload import MemberPreload, PreloadedMembers
-from spark_jobs.batch.partitions import compute_shuffle, map_some_partitions
 from spark_jobs.batch.rebuild_progress import RebuildProgress
 from spark_jobs.connectors.failures import TASK_ERRORS, task_error
 from spark_jobs.sources.archive_files import ArchiveFolder
@@ -39,6 +39,23 @@ from spark_jobs.sources.inputs import Known, Sources, Taken, refuse_lost_range
 from spark_jobs.sources.splits import ColumnsFile, Split, TopicSplit
 
 log = logging.getLogger(__name__)
+
+
+def map_some_partitions(
+    rdd: "RDD[Any]", numbers: range, map_partition: Callable[[int, Iterable[Any]], Iterator[Any]]
+) -> "RDD[Any]":
+    """Apply the function to these partitions only, numbered from 0. The others are not computed or sent to Python."""
+    jvm = rdd.ctx._jvm
+    assert jvm is not None
+    wanted = jvm.PythonUtils.toSeq([*numbers]).toSet()  # a Scala Set is a function, so it serves as the filter
+    pruned = jvm.org.apache.spark.rdd.PartitionPruningRDD.create(rdd._jrdd.rdd(), wanted)
+    return RDD(pruned.toJavaRDD(), rdd.ctx, rdd._jrdd_deserializer).mapPartitionsWithIndex(map_partition)
+
+
+def compute_shuffle(shuffled: "RDD[Any]") -> None:
+    """Compute the shuffle of an RDD now, so that later reads reuse its output. No rows are sent to Python."""
+    shuffled._jrdd.count()
+
 
 TASK_RECORDS = 120_000  # small pieces are grouped up to this many records per task
 Piece = Split | ColumnsFile

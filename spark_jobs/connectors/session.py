@@ -1,21 +1,120 @@
-"""Creates Spark sessions and contexts, with the configuration of every driver."""
+"""Creates Spark sessions and contexts, with the configuration of every driver.
 
+- The port for calls from the JVM into Python, which `foreachBatch` needs, is secured.
+- The project's code is packed for executors, so that no worker needs a copy of it. They unpack it into their working
+  directory, once per application, and do not import it from the zip file: modules read files that lie beside them, such
+  as named queries and definitions of pipelines.
+- Shuffle files, spilled rows and cached blocks hold personal data unencrypted, so they have a folder of their own. In
+  Spark's default, the system's temporary folder, every local user can read them, and they stay behind when the driver
+  is killed.
+"""
+
+import atexit
+import fcntl
 import os
+import shutil
 import sys
+import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from py4j.java_gateway import JavaObject
 from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from include.contracts.errors import ConfigurationError
 from include.runtime.settings import SparkSettings
-from spark_jobs.connectors.callbacks import require_token
-from spark_jobs.connectors.code_zip import code_configuration
-from spark_jobs.connectors.scratch import make_scratch
+
+_PREFIX = "driver-"
+
+
+def make_scratch(parent: Path) -> Path:
+    """Create a folder for this process, closed to other users, and remove the folders of drivers that have ended.
+
+    Each driver holds a lock on its folder while it runs. Blocks while another driver is in this function.
+    """
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    turn = _lock(parent, fcntl.LOCK_EX)
+    try:
+        for folder in parent.glob(f"{_PREFIX}*"):
+            _remove_if_abandoned(folder)
+        made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)).resolve()  # with mode 0700
+        _lock(made, fcntl.LOCK_EX)  # the kernel releases it when this process ends
+    finally:
+        os.close(turn)
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+def _remove_if_abandoned(folder: Path) -> None:
+    try:
+        lock = _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return  # its driver is running
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def _lock(folder: Path, operation: int) -> int:
+    """Lock the folder; returns the descriptor that holds the lock. Raises BlockingIOError with LOCK_NB."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, operation)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+PACKAGES = ("include", "spark_jobs")
+FOLDER = "pipeline-code"  # in the working directory of an executor
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def code_configuration(scratch: Path) -> dict[str, str]:
+    """Pack the code into a file in `scratch`, and return the settings that bring it to the executors.
+
+    They replace the PYTHONPATH of a worker: its own copy of the project, if it has one, is not used.
+    """
+    return {
+        "spark.archives": f"{pack_code(scratch)}#{FOLDER}",
+        "spark.executorEnv.PYTHONPATH": FOLDER,  # relative to the working directory of the executor
+    }
+
+
+def pack_code(folder: Path) -> Path:
+    """Write the zip file into the folder; returns its path."""
+    target = folder / f"{FOLDER}.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
+        for package in PACKAGES:
+            for file in sorted((ROOT / package).rglob("*")):
+                if file.is_file() and "__pycache__" not in file.parts:
+                    packed.write(file, file.relative_to(ROOT))
+    return target
+
+
+def require_token(context: SparkContext) -> None:
+    """Start the port for calls from the JVM, with the token that calls to the JVM use.
+
+    PySpark starts it without a token, so that every local user could call the driver's functions. Py4J's own method of
+    telling the JVM the port creates a client without a token, so the field is set by reflection.
+    """
+    gateway = context._gateway
+    assert gateway is not None
+    gateway.callback_server_parameters.auth_token = gateway.gateway_parameters.auth_token
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    client = JavaObject("GATEWAY_SERVER", gateway._gateway_client).getCallbackClient()
+    reflection = gateway.jvm.java.lang.Class.forName("py4j.CallbackClient").getDeclaredField("authToken")
+    reflection.setAccessible(True)
+    reflection.set(client, gateway.gateway_parameters.auth_token)
+
 
 # For the stream, a long-running application.
 STREAM_CONFIGURATION = {

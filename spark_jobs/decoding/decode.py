@@ -14,11 +14,49 @@ from pyspark.sql import types as t
 
 from include.contracts import headers as h
 from include.contracts.fields import CONTROL_PATTERN, END_INSTANT, FIRST_INSTANT, TIMESTAMP, Field
+from include.contracts.headers import RECORD_PATTERN
 from include.contracts.topics import Topic
-from include.contracts.trace_context import RECORD_PATTERN
 from include.contracts.validation import MAX_DEPTH
-from spark_jobs.decoding.headers import header_text
-from spark_jobs.decoding.schemas import json_type
+
+_TYPES: dict[str, t.DataType] = {"long": t.LongType(), "string": t.StringType(), "boolean": t.BooleanType()}
+
+HEADERS = t.ArrayType(t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())]))
+
+# A record of Spark's Kafka source with includeHeaders. Pending boards are read back with the same schema.
+RECORD = t.StructType(
+    [
+        t.StructField("key", t.BinaryType()),
+        t.StructField("value", t.BinaryType()),
+        t.StructField("topic", t.StringType()),
+        t.StructField("partition", t.IntegerType()),
+        t.StructField("offset", t.LongType()),
+        t.StructField("timestamp", t.TimestampType()),
+        t.StructField("headers", HEADERS),
+    ]
+)
+
+
+def json_type(topic: Topic) -> t.StructType:
+    """Return the type of the topic's JSON value for `from_json`, with JSON names.
+
+    Times, decimals and dates are read as texts first, because Spark's parsers accept more than the contract does.
+    """
+    text = _TYPES["string"]
+    return t.StructType([t.StructField(field.name, _TYPES.get(field.type, text)) for field in topic.fields])
+
+
+def header_text(name: str) -> Column:
+    """Return the first header of that name as text; null if there is none."""
+    # array_position counts from 1; a lambda such as filter() would not be compiled by Spark
+    position = F.array_position(F.col("headers")["key"], name).cast("int")
+    return F.get(F.col("headers")["value"], position - 1).cast("string")
+
+
+def header(name: str, value: Column) -> Column:
+    """Return a header for Spark's Kafka sink; null if the value is null."""
+    named = F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
+    return F.when(value.isNotNull(), named)
+
 
 _CARRIED = ("topic", "partition", "offset", "kafka_timestamp", "key", "value", "deleted", "replayed")
 _OF_HEADERS = ("event_id", "accepted_text", "accepted_at")
@@ -54,7 +92,7 @@ def decode(records: DataFrame, topic: Topic, traced: bool = False) -> DataFrame:
     If `ok` is false the topic's columns are null, so that later expressions never get a value that breaks the contract.
     A tombstone has `deleted` true and its key as id. `<column>_text` is a timestamp as it was sent. `accepted_text` is
     the text of the header, `accepted_at` its timestamp. `version_at` is the time of the version; for a tombstone, the
-    time when it was accepted. `kafka_timestamp` is the time of the record (`include.contracts.record_time`), but null
+    time when it was accepted. `kafka_timestamp` is the time of the record (`include.contracts.versions`), but null
     if it has none. With `traced` there is also `traceparent`, null unless the header has the form in which the gateway
     writes it.
 

@@ -9,9 +9,9 @@ import pyarrow.json as pa_json
 from pyarrow.lib import ArrowInvalid
 
 from include.contracts.fields import CONTROL_PATTERN, Field
-from include.contracts.record_time import END_MS, FIRST_MS
 from include.contracts.topics import Topic
 from include.contracts.validation import MAX_DEPTH
+from include.contracts.versions import END_MS, FIRST_MS
 from spark_jobs.decoding.arrow_rows import TIMES, array, arrow_type
 
 CHUNK = 8_192  # values that are parsed together; a value that does not parse sends its chunk to the slow path

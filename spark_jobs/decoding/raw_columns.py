@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from pyarrow.lib import ArrowInvalid
 
 from include.contracts.fields import LONG_MAX, LONG_MIN
-from include.contracts.reject import Reject
 from include.contracts.topics import Topic
+from include.contracts.validation import Reject
 from spark_jobs.decoding.arrow_rows import TIMES, array, arrow_type
 from spark_jobs.decoding.json_columns import JsonColumns
 from spark_jobs.decoding.record_decoder import Message, TableRow, read_record

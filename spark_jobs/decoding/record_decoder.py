@@ -8,19 +8,18 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from include.contracts.clock import rfc3339
-from include.contracts.encodings import encoding_violation
 from include.contracts.fields import record_id
-from include.contracts.record_time import Timed, accepted_time, record_time
-from include.contracts.reject import Reject
 from include.contracts.topics import Topic
 from include.contracts.validation import (
     MAX_DEPTH,
     PARSERS,
+    Reject,
     depth_of,
+    encoding_violation,
     undecodable_violations,
     violations,
 )
-from include.contracts.versions import NO_TIME, dated_ahead
+from include.contracts.versions import NO_TIME, Timed, accepted_time, dated_ahead, record_time
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 from include.contracts import headers as h
 from include.contracts.clock import epoch_ms
 from include.contracts.fields import LONG_MIN
-from include.contracts.reject import Reject
 from include.contracts.topics import Topic
+from include.contracts.validation import Reject
 from spark_jobs.decoding.record_decoder import TableRow, read_record
 
 Headers = Sequence[tuple[str, bytes]]

@@ -9,7 +9,7 @@ from include.contracts import headers as h
 from include.contracts.definition import Column as OutputColumn
 from include.contracts.definition import Definition
 from include.contracts.fields import Field
-from spark_jobs.decoding.headers import header
+from spark_jobs.decoding.decode import header
 
 
 def day_of(instant: Column, timezone: str) -> Column:

@@ -18,13 +18,27 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from include.contracts.definition import Definition
-from include.contracts.versions import OLDEST_FIRST
+from include.contracts.versions import NEWEST_FIRST, OLDEST_FIRST
 from spark_jobs.decoding.arrow_rows import array, begins_run
-from spark_jobs.joining.versions import version_order
+
+
+def newest_versions(rows: DataFrame, key: str) -> DataFrame:
+    """Return one row per key: its newest version, which may be a tombstone."""
+    order = Window.partitionBy(key).orderBy(*[F.col(name) if way == "ascending" else F.desc(name)
+                                              for name, way in NEWEST_FIRST])  # fmt: skip
+    return rows.withColumn("_nth", F.row_number().over(order)).where("_nth = 1").drop("_nth")
+
+
+def version_order(prefix: str) -> Column:
+    """Return a struct to compare versions by, of columns with this prefix: the newest is the greatest."""
+    parts = {name: F.col(f"{prefix}{name}") for name, _ in NEWEST_FIRST}
+    return F.struct(*[(-parts[name] if way == "ascending" else parts[name]).alias(name)
+                      for name, way in NEWEST_FIRST]).alias("_order")  # fmt: skip
+
 
 RowIndexes = npt.NDArray[np.int64]
 

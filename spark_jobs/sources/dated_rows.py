@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from include.archive.store import ArchivedFile
 from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN, record_id
-from include.contracts.reject import Reject
 from include.contracts.topics import Topic
+from include.contracts.validation import Reject
 from include.contracts.versions import OLDEST_FIRST
 from include.kafka.record_table import RAW
 from spark_jobs.decoding.arrow_rows import array, first_header, member_schema, numbers

@@ -6,16 +6,65 @@ that failed. A single record that failed three times becomes a reject.
 Steps are saved before they start (`StreamTrials`), so that a step that kills the process counts too.
 """
 
+import json
 import logging
 import threading
-from collections.abc import Callable
-from typing import Any, Generic, Protocol, Self, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from include.contracts.errors import RecordsRefused, Retryable
-from spark_jobs.connectors.failures import cause_of
-from spark_jobs.speed.stream_trials import StreamTrials, Trial
+from include.contracts.offsets import OffsetRange, Offsets
+from include.contracts.validation import Reject
+from include.database.driver_lease import DriverLease
+from include.database.named import query
+from include.database.sessions import KeptConnection
+from include.kafka.offsets import OffsetReader
+from include.kafka.topic_tail import read_as_rejects
+from include.runtime.settings import DatabaseSettings
+from spark_jobs.connectors.failures import cause_of, is_passing
+from spark_jobs.speed.driver_state import DriverState
 
 log = logging.getLogger(__name__)
+
+
+class Trial(NamedTuple):
+    """The tries of a query to process the records from certain offsets on.
+
+    `at` has the offsets, in the batch's form. `size` is the number of records per try, None for whole batches.
+    `failures` counts failures of the present step, or drivers that began here; `rejected` counts consecutive records
+    that became rejects.
+    """
+
+    at: Any
+    size: int | None = None
+    failures: int = 0
+    rejected: int = 0
+    reason: str | None = None
+
+
+class StreamTrials:
+    """The trial of one query on one topic. Each call is one short transaction. Raises DatabaseUnavailable."""
+
+    def __init__(self, database: DatabaseSettings, lease: DriverLease, consumer: str, topic_id: str) -> None:
+        self._lease = lease
+        self._key = {"consumer": consumer, "topic_id": topic_id}
+        self._connection = KeptConnection(database, "stream", f"{consumer} trials")
+
+    def load(self) -> Trial | None:
+        """Return the last saved trial; None if there never was one."""
+        with self._connection.transaction() as cursor:
+            cursor.execute(query("select_stream_trial", cursor), self._key)
+            row = cursor.fetchone()
+        return None if row is None else Trial._make(row)
+
+    def save(self, trial: Trial) -> None:
+        """Save the trial, in place of the last one. Raises DriverSuperseded."""
+        with self._connection.transaction() as cursor:
+            self._lease.hold(cursor)
+            cursor.execute(
+                query("save_stream_trial", cursor), self._key | trial._asdict() | {"at": json.dumps(trial.at)}
+            )
+
 
 MAX_FAILURES = 3
 MAX_REJECTED_IN_A_ROW = 3
@@ -202,3 +251,56 @@ def reason_of_reject(topic: str, partition: int, offset: int, cause: str) -> str
     """Return the reason of a reject whose record keeps its contract but cannot be processed."""
     remedy = "find the error in the stream's log; when its cause is mended, send the record again"
     return f"/: {topic}/{partition}/{offset} cannot be taken: {cause}; {remedy}"
+
+
+class Isolations:
+    """Creates isolations for the queries of one driver."""
+
+    def __init__(
+        self, offset_reader: OffsetReader, lease: DriverLease, state: DriverState, stop: threading.Event,
+        wait_out: Callable[[Callable[[], Any]], Any],
+    ) -> None:  # fmt: skip
+        """`wait_out` retries a call while a server is down."""
+        self._offset_reader = offset_reader
+        self._lease = lease
+        self._state = state
+        self._stop = stop
+        self._wait_out = wait_out
+
+    def of_topic(
+        self,
+        trials: StreamTrials,
+        topic: str,
+        take: Callable[[OffsetRange], object],
+        reject: Callable[[Sequence[Reject], Offsets], object],
+    ) -> Isolation[OffsetRange]:
+        """Return the isolation of a query over its topic. `reject` saves rejects and advances the query to the ends."""
+
+        def reject_step(step: OffsetRange, reason: str) -> None:
+            rejected = [
+                each._replace(reason=reason_of_reject(topic, each.partition, each.offset, reason))
+                for each in read_as_rejects(self._offset_reader.kafka, topic, step, reason)
+            ]
+            for each in rejected:
+                log.error("%s/%d/%d becomes a reject: %s", topic, each.partition, each.offset, reason)
+            reject(rejected, step.end)
+            self._state.add_count("isolated", len(rejected))
+
+        return self.of(trials, topic, take, reject_step)
+
+    def of(self, trials: StreamTrials, topic: str, take: Callable[[Any], object],
+           reject: Callable[[Any, str], None]) -> Isolation[Any]:  # fmt: skip
+        """Return an isolation over batches of any type with records of the topic."""
+
+        def probe() -> None:
+            self._lease.check()  # also fails if PostgreSQL is down
+            self._offset_reader.ends(topic)
+
+        return Isolation(trials, take, reject, is_passing, probe, self._stop, self._wait_out)
+
+
+def first_batch(start: Offsets, ends: Offsets, most: int) -> OffsetRange:
+    """Return the first batch of Spark's source: up to `most` records, shared among partitions in proportion to lag."""
+    left = {partition: max(0, end - start.get(partition, 0)) for partition, end in ends.items()}
+    total = max(most, sum(left.values()))
+    return OffsetRange(start, {p: start.get(p, 0) + -(-count * most // total) for p, count in left.items()})

@@ -19,28 +19,74 @@ from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.contracts.errors import DatabaseUnavailable
 from include.contracts.offsets import OffsetRange, Offsets
-from include.contracts.reject import Reject
+from include.contracts.validation import Reject
 from include.database.driver_lease import DriverLease
+from include.database.offset_ledger import OffsetLedger
 from include.runtime.failpoints import failpoint, failpoint_records
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.retry import NO_LIMIT, retry_transient
 from include.runtime.spans import MAX_LINKS, Tracer, batch_span, messaging
 from spark_jobs.connectors.kafka import write_records
-from spark_jobs.decoding.decode import decode, timestamp_of
+from spark_jobs.decoding.decode import RECORD, decode, timestamp_of
 from spark_jobs.decoding.record_decoder import TableRow, plain_value
-from spark_jobs.decoding.schemas import RECORD
 from spark_jobs.decoding.slow_path import read_slow_path
 from spark_jobs.joining.details import day_of, to_records
 from spark_jobs.joining.join_rule import board_details_of_newest
 from spark_jobs.speed.driver_state import Batch, DriverState
 from spark_jobs.speed.isolation import Isolation, reason_of_reject
-from spark_jobs.speed.join_progress import JoinProgress
 from spark_jobs.speed.members import MemberTable
 from spark_jobs.speed.pages import pages
-from spark_jobs.speed.pending import PendingBatch, PendingPages
-from spark_jobs.speed.pending_store import Coordinates, PendingRecord, PendingStore, StoredRecord
+from spark_jobs.speed.pending_store import (
+    Coordinates,
+    PendingBatch,
+    PendingPages,
+    PendingRecord,
+    PendingStore,
+    StoredRecord,
+)
 
 log = logging.getLogger(__name__)
+
+
+CONSUMER = "join"
+
+
+class JoinProgress:
+    """Advances the join's ledger. While the database is down the join goes on, and the ledger is advanced later.
+
+    If the driver ends before that, the next one sends the boards since then again; they are counted as duplicates.
+    """
+
+    def __init__(self, ledger: OffsetLedger, lease: DriverLease, topic: str, topic_id: str, start: Offsets) -> None:
+        self._ledger = ledger
+        self._lease = lease
+        self._topic = topic
+        self._topic_id = topic_id
+        self._at = dict(start)
+        self._due: Offsets | None = None
+        self._lock = threading.Lock()
+
+    def set_progress(self, ends: Offsets) -> None:
+        """Set the ledger to these offsets: the boards before them were sent, saved as pending, or rejected.
+
+        If the database is down, `catch_up` does it later. Raises LedgerConflict, DriverSuperseded.
+        """
+        with self._lock:
+            self._due = ends
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Advance the ledger if that failed before. Called regularly: no board may arrive for long after an outage."""
+        with self._lock:
+            if self._due is None:
+                return
+            try:
+                moved = self._ledger.advance(CONSUMER, self._topic, self._topic_id, self._at, self._due, self._lease)
+            except DatabaseUnavailable as exc:
+                log.warning("the ledger will be advanced later: %s", exc)
+                return
+            self._at |= moved
+            self._due = None
 
 
 class BoardJoin:

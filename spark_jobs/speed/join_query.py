@@ -1,6 +1,8 @@
 """The query *join*: reads board and writes board-detail."""
 
-from collections.abc import Callable
+import logging
+import threading
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -11,17 +13,29 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from include.contracts.definition import Definition
 from include.contracts.offsets import OffsetRange
+from include.contracts.validation import Reject
 from include.kafka.topic_tail import TopicTail
+from include.runtime.retry import NO_LIMIT, retry_transient
 from spark_jobs.connectors.kafka import read_range
-from spark_jobs.speed.driver_state import Query
-from spark_jobs.speed.join import BoardJoin
-from spark_jobs.speed.join_progress import JoinProgress
+from spark_jobs.speed.driver_state import DriverState, Query
+from spark_jobs.speed.join import BoardJoin, JoinProgress
 from spark_jobs.speed.member_preload import MemberPreload
 from spark_jobs.speed.members import MemberTable
-from spark_jobs.speed.rejects import keep_rejects
-from spark_jobs.speed.replaced_table import refuse_replaced_table
+from spark_jobs.speed.pending_store import PendingStore
+from spark_jobs.speed.positions import refuse_replaced_table
 from spark_jobs.speed.serve import STEP
 from spark_jobs.speed.stream_query import DriverContext, StreamQuery
+
+log = logging.getLogger(__name__)
+
+
+def keep_rejects(store: PendingStore, state: DriverState, stop: threading.Event, rejected: Sequence[Reject]) -> None:
+    """Save rejects as they are found; one that is saved already is not changed. Blocks while PostgreSQL is down."""
+    if rejected:
+        waiting = state.waiting_callback("join")
+        retry_transient(lambda: store.save_rejects(rejected, rejected_by="join"), NO_LIMIT, waiting, stop)
+        state.add_count("rejects", len(rejected))
+        log.warning("%d records rejected; the reasons are in table reject", len(rejected))
 
 
 class JoinQuery(StreamQuery):

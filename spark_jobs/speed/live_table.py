@@ -1,4 +1,7 @@
-"""Writes rows to the live table in the caller's transaction: the newest version wins, published days stay correct."""
+"""Writes rows to the live table in the caller's transaction: the newest version wins, published days stay correct.
+
+A tombstone has no day, and is given the day that shows its board, in which it must hide it.
+"""
 
 import contextlib
 import time
@@ -9,10 +12,10 @@ import psycopg2
 import pyarrow as pa
 from psycopg2.extensions import cursor as Cursor
 
-from include.contracts.reject import Reject
+from include.contracts.validation import Reject
 from include.database.arrow_copy import copy_rows
 from include.database.named import pipeline_of, query
-from include.database.shown_keys import array
+from include.database.shown_keys import array, newest_shown
 from include.database.sink_errors import is_of_a_row
 from include.runtime.failpoints import failpoint
 from spark_jobs.speed.served_batch import (
@@ -23,7 +26,20 @@ from spark_jobs.speed.served_batch import (
     newest_rows,
     split,
 )
-from spark_jobs.speed.tombstones import set_tombstone_days
+
+
+def set_tombstone_days(cursor: Cursor) -> set[int]:
+    """Set the day of staged tombstones to the day that shows their board; returns these days, counted from 1970-01-01.
+
+    A board that several published days have is hidden in the one with its newest version. The caller holds the pointers
+    (`share_pointers`).
+    """
+    cursor.execute(query("select_dayless_tombstones", cursor))
+    newest = newest_shown(cursor, [key for (key,) in cursor.fetchall()])
+    days = array(known.day_number for known in newest.values())
+    cursor.execute(query("set_days_of_staged_tombstones", cursor), {"keys": array(newest), "days": days})
+    return {number for (number,) in cursor.fetchall() if number is not None}
+
 
 KNOWN_SHARE = 4  # if a quarter of the boards or more are known, all rows are staged: further lookups do not pay
 

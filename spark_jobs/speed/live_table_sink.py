@@ -10,7 +10,7 @@ from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
 from include.contracts.errors import LedgerConflict
-from include.contracts.reject import Reject
+from include.contracts.validation import Reject
 from include.database.driver_lease import DriverLease
 from include.database.named import query
 from include.database.offset_ledger import REPLACED, move_partitions, open_partitions

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from include.contracts.definition import Definition
 from include.contracts.errors import ConfigurationError, MissingRange
 from include.contracts.offsets import OffsetRange
-from include.contracts.reject import Reject
+from include.contracts.validation import Reject
 from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader

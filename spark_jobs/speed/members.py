@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from include.contracts.definition import Definition
 from include.contracts.errors import TableReplaced
 from include.contracts.offsets import OffsetRange, Offsets
-from include.contracts.reject import Reject
+from include.contracts.validation import Reject
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from include.runtime.failpoints import failpoint
@@ -27,8 +27,7 @@ from spark_jobs.decoding.arrow_rows import TIMES, arrow_type
 from spark_jobs.decoding.decode import decode, slow_path, valid
 from spark_jobs.decoding.record_decoder import TableRow, read_record
 from spark_jobs.decoding.slow_path import read_slow_path
-from spark_jobs.joining.join_rule import MEMBER_SIDE
-from spark_jobs.joining.versions import newest_versions
+from spark_jobs.joining.join_rule import MEMBER_SIDE, newest_versions
 from spark_jobs.speed.driver_state import DriverState, TableSize
 from spark_jobs.speed.member_preload import PreloadedRows
 from spark_jobs.speed.pages import pages

@@ -17,10 +17,8 @@ from include.database.driver_lease import DriverLease
 from include.database.stream_progress import Pending, StreamProgressStore
 from include.kafka.offsets import OffsetReader
 from spark_jobs.speed.driver_state import DriverState, Query
-from spark_jobs.speed.driver_view import LONGEST_WAIT_S, DriverView, QueryView
-from spark_jobs.speed.lag import Lag, TopicEnds
-from spark_jobs.speed.metrics import StreamMetrics
-from spark_jobs.speed.query_watch import QueryWatch
+from spark_jobs.speed.driver_view import LONGEST_WAIT_S, DriverView, QueryView, StreamMetrics
+from spark_jobs.speed.lag import Lag, QueryWatch, TopicEnds
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
 """Starting offsets of a query, from the offset ledger. A ledger that does not match its topic raises an error.
 
-Spark's checkpoint is not used: its folder is created anew at each start.
+Spark's checkpoint is not used: its folder is created anew at each start. A table's topic that was deleted and created
+again is noticed, because cuts of generations hold the former topic's id.
 """
 
 import datetime as dt
@@ -10,8 +11,11 @@ from dataclasses import dataclass, replace
 from include.contracts.errors import LedgerBeyondEnd, PositionRefused, RangeExpired, TopicReplaced
 from include.contracts.offsets import Offsets
 from include.database.driver_lease import DriverLease
+from include.database.named import query
 from include.database.offset_ledger import Entry, OffsetLedger
+from include.database.sessions import connect
 from include.kafka.offsets import OffsetReader
+from include.runtime.settings import DatabaseSettings
 
 SEVEREST_FIRST = (TopicReplaced, LedgerBeyondEnd, RangeExpired)
 
@@ -152,3 +156,42 @@ def _mismatch_of(
     if at is not None and at > end:
         return LedgerBeyondEnd
     return None
+
+
+@dataclass(frozen=True)
+class ReplacedTable:
+    """The present topic, and the days with generations that were built from a former topic of the same name."""
+
+    topic: str
+    topic_id: str
+    days: Sequence[dt.date]
+
+    @property
+    def text(self) -> str:
+        """The finding in one line."""
+        days = f"{len(self.days)} days ({self.days[0]} to {self.days[-1]})"
+        return f"topic {self.topic} was created again: generations of {days} have the former one in their cuts"
+
+
+def replaced_table(database: DatabaseSettings, offset_reader: OffsetReader, topic: str) -> ReplacedTable | None:
+    """Return the present topic of that name if generations were built from a former one; None otherwise.
+
+    Raises ContractMismatch if the topic does not exist.
+    """
+    offset_reader.partitions(topic)  # raises ContractMismatch if the topic does not exist
+    topic_id = offset_reader.topic_id(topic)
+    with connect(database, "stream", "replaced table") as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_days_of_other_topic", cursor), {"topic": topic, "topic_id": topic_id})
+        days = [day for (day,) in cursor.fetchall()]
+    return ReplacedTable(topic, topic_id, days) if days else None
+
+
+def refuse_replaced_table(database: DatabaseSettings, offset_reader: OffsetReader, topic: str) -> None:
+    """Raise TopicReplaced, with the repair command, if the members' topic was replaced.
+
+    A board that was pending at a cut is shown if its member arrives beyond the cut. Offsets of a former topic can't be
+    compared with those of the present one, so this could not be decided.
+    """
+    found = replaced_table(database, offset_reader, topic)
+    if found is not None:
+        raise TopicReplaced(f"{found.text}. {remedy('join')}", topic=found.topic, present=found.topic_id)

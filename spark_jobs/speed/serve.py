@@ -7,14 +7,18 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from itertools import chain
+from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from include.contracts.definition import Definition
 from include.contracts.errors import Transient
 from include.contracts.headers import TRACEPARENT
-from include.contracts.offsets import OffsetRange
-from include.contracts.reject import Reject
+from include.contracts.offsets import OffsetRange, Offsets
+from include.contracts.validation import Reject
 from include.kafka.record_table import record_table
 from include.kafka.topic_tail import TopicTail
 from include.runtime.failpoints import failpoint_records
@@ -23,12 +27,13 @@ from include.runtime.retry import NO_LIMIT, retry_transient
 from include.runtime.spans import Tracer
 from spark_jobs.decoding.arrow_rows import array, first_header
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch, Guard, WriterClosed
-from spark_jobs.speed.detail_decoder import DetailDecoder
-from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.driver_state import DriverState, Query
 from spark_jobs.speed.live_table_sink import LiveTableSink
-from spark_jobs.speed.served_batch import ends_of, holds_record, reject_records
+from spark_jobs.speed.served_batch import DetailDecoder, ends_of, holds_record, reject_records
+from spark_jobs.speed.stream_query import StreamQuery
 
 log = logging.getLogger(__name__)
+
 
 STEP = -1  # the id of a batch that Spark did not make
 READ_TIMEOUT_S = 10.0  # without records; then it is tried again, unless the application is stopping
@@ -187,3 +192,45 @@ def _traces(page: pa.Table) -> list[bytes]:
     """Return the different values of `traceparent` in the records' headers."""
     values: list[bytes] = first_header(array(page["headers"]), TRACEPARENT).drop_null().unique().to_pylist()
     return values
+
+
+class ServeQuery(StreamQuery):
+    """Writes the output topic to PostgreSQL."""
+
+    name: ClassVar[Query] = "serve"
+
+    def start(self, session: SparkSession, checkpoints: Path) -> StreamingQuery:
+        """See `StreamQuery.start`."""
+        context, settings = self._context, self._context.settings
+        most = settings.stream.max_details_per_batch
+        store = LiveTableSink(settings.database, self.name, self._topic, self._topic_id, context.lease)
+        store.begin(self._start)
+
+        def left(ends: Offsets) -> OffsetRange:
+            end = store.committed_offsets | ends
+            return OffsetRange({partition: store.committed_offsets.get(partition, 0) for partition in end}, end)
+
+        serve = self._serve = Serve(
+            store, settings.kafka.connection, self._definition, settings.timezone, context.state, context.stop,
+            settings.stream.max_batch_bytes, self._rejected_by_hand,
+            lambda write, records: isolation.run(write, lambda: left(ends_of(records))), context.tracer,
+        )  # fmt: skip
+        isolation = self._isolations.of_topic(
+            self._trials(self.name), self._topic, serve.take, lambda rejected, _: serve.reject(rejected)
+        )
+        self._closing.callback(serve.close)
+        self._begin(isolation, most)
+
+        def rest(range_: OffsetRange) -> OffsetRange:
+            serve.wait()
+            return left(range_.end)
+
+        def process(_frame: DataFrame, range_: OffsetRange, batch: int) -> None:
+            isolation.run(lambda: serve.process(range_, batch), lambda: rest(range_), is_taken=False)
+
+        return self._write(self._topic_stream(session, most), checkpoints, process)
+
+    def check(self) -> None:
+        """See `StreamQuery.check`. Raises also the error of a batch that Spark counts as done."""
+        self._serve.check()
+        super().check()

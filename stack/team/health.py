@@ -11,7 +11,7 @@ import sys
 from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.tls import read_client_tls
 from stack.health import probe
-from stack.service import AirflowHealth, Health, HttpHealth
+from stack.services import AirflowHealth, Health, HttpHealth
 
 COMPONENTS = ("scheduler", "dag_processor", "triggerer")
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from include.contracts.clock import epoch_ms, rfc3339
 from include.contracts.errors import DatabaseUnavailable
 from include.contracts.offsets import Partition
-from include.contracts.site import BOARD_DETAIL_PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE
 from include.contracts.topics import Topic
 from include.gateway.ports import (
     Backlog,

@@ -19,7 +19,7 @@ from include.gateway.auth import token_file
 from include.gateway.auth.token_file import Entry, digest
 from include.gateway.broker_clock import MAX_SKEW_S
 from include.gateway.client import GatewayUnavailable
-from include.integrity.days.gateway_stores import NotMissing, give_up_store
+from include.integrity.days.gateways import NotMissing, give_up_store
 from include.runtime.settings import DEFAULT_PIPELINE, Settings
 from tests.faults.plan import OF_THE_BROKER, OF_THE_FILE, Fault, Plan, Span
 from tests.servers import PostgresTestServer, wait_until

@@ -16,7 +16,7 @@ from include.archive.store import ArchiveStore, Batch
 from include.contracts.clock import SystemClock, epoch_ms
 from include.contracts.day import Day
 from include.contracts.errors import DriverSuperseded, TableReplaced
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.database.generation_store import GenerationStore
 from include.database.offset_ledger import OffsetLedger
 from include.integrity.days.due_days import days_in_topic

@@ -17,10 +17,10 @@ from include.contracts import headers as h
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.offsets import OffsetRange
-from include.contracts.reject import Reject
-from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.topics import LOG_APPEND_TIME
+from include.contracts.validation import Reject
 from include.integrity.days.comparison import diff
 from include.integrity.days.due_days import dirty_days
 from include.integrity.days.late_members import find_late_members

@@ -28,9 +28,8 @@ from include.contracts.clock import epoch_ms, rfc3339
 from include.contracts.errors import NothingBuilt, StaleRun
 from include.contracts.offsets import OffsetRange
 from include.integrity.days import late_members
-from include.integrity.days.covered_rows import cover
 from include.integrity.days.due_days import dirty_days
-from include.integrity.days.pruning import collect_orphans
+from include.integrity.days.pruning import collect_orphans, cover
 from include.integrity.days.publication import UndoRefused, redo, undo
 from tests.support import mutations
 from tests.support.certifying import certify_alone

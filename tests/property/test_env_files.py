@@ -16,8 +16,7 @@ from stack.airflow_env import airflow_environment
 from stack.environment import load_settings
 from stack.errors import StackError
 from stack.layout import Layout
-from stack.service import AirflowHealth, HttpHealth, Service
-from stack.services import declare
+from stack.services import AirflowHealth, HttpHealth, Service, declare
 
 NAMES = [variable.name for section in env_file.SECTIONS for variable in section.variables]
 ODD = [

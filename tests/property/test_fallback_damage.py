@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.contracts.errors import ConfigurationError
-from include.gateway.fallback import count as fallback_count
+from include.gateway.fallback import salvage as fallback_count
 from include.gateway.fallback import schema as fallback_schema
 from include.gateway.ports import Backlog
 from tests.fakes.events import record

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.database.sessions import connect
-from include.integrity.days import gateway_stores
-from include.integrity.days.gateway_stores import (
+from include.integrity.days import gateways
+from include.integrity.days.gateways import (
     NotMissing,
     StoresUnread,
+    Unsent,
     give_up_store,
     missing_stores,
     note_stores,
     require_stores_read,
 )
-from include.integrity.days.gateways import Unsent
 from tests.support.examples import examples
 from tests.support.pipeline import migrated, rows
 
@@ -87,7 +87,7 @@ class Site:
     def give_up(self, store):
         is_missing = store in self.last and store not in self.present()
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(gateway_stores, "unsent_or_reason", self.ask)
+            patched.setattr(gateways, "unsent_or_reason", self.ask)
             if is_missing:
                 give_up_store(self._settings, store, "lost", "a test")
                 del self.last[store]
@@ -108,8 +108,8 @@ def test_a_store_is_missed_until_it_answers_or_is_given_up(settings, steps):
 def test_stores_are_read_when_each_has_sent_all_and_none_is_missing(settings, monkeypatch):
     rows(settings, "DELETE FROM gateway_store")
     held = {"http://a": Unsent(0, 0, 0, store_id=STORES[0]), "http://b": Unsent(0, 1, 0, store_id=STORES[1])}
-    monkeypatch.setattr(gateway_stores, "unsent", lambda _: held)
-    monkeypatch.setattr(gateway_stores, "unsent_or_reason", lambda *_: held)
+    monkeypatch.setattr(gateways, "unsent", lambda _: held)
+    monkeypatch.setattr(gateways, "unsent_or_reason", lambda *_: held)
     with pytest.raises(StoresUnread, match="'http://b': 1"):
         require_stores_read(settings)
     del held["http://b"]

@@ -7,8 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from include.database.driver_lease import DriverLease
-from spark_jobs.speed.pending import PendingPages
-from spark_jobs.speed.pending_store import PendingRecord, PendingStore
+from spark_jobs.speed.pending_store import PendingPages, PendingRecord, PendingStore
 from tests.support.pipeline import migrated, rows
 
 AT = dt.datetime(2026, 11, 20, 3, tzinfo=dt.UTC)

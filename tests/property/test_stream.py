@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 
 from include.contracts.clock import rfc3339
 from include.contracts.offsets import OffsetRange
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from spark_jobs.speed.driver_state import DriverState
 from spark_jobs.speed.join import BoardJoin
+from spark_jobs.speed.join_query import keep_rejects
 from spark_jobs.speed.live_table_sink import LiveTableSink
 from spark_jobs.speed.members import MemberTable
 from spark_jobs.speed.pending_store import PendingStore
-from spark_jobs.speed.rejects import keep_rejects
 from spark_jobs.speed.serve import Serve
 from tests.fakes.events import board, member
 from tests.servers import wait_until

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
-from include.gateway.pace import Pace
+from include.gateway.drain import Pace
 from tests.fakes.events import record
 from tests.fakes.harness import FakeGateway
 

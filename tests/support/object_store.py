@@ -12,10 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
-from include.archive.s3_client import client_of
+from include.archive.bucket_storage import client_of
 from include.runtime.s3_connection import S3Connection
 from stack.ports import LOOPBACK, unused
-from stack.service import HttpHealth
+from stack.services import HttpHealth
 from tests.servers import ServerProcess
 from tests.support.certificates import Authority
 

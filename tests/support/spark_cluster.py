@@ -10,7 +10,7 @@ from pathlib import Path
 from include.runtime.process_tree import descendants, kill, kill_with_children
 from stack.ports import LOOPBACK, unused
 from stack.prerequisites import find_java
-from stack.service import HttpHealth
+from stack.services import HttpHealth
 from tests.servers import ServerProcess, wait_until
 
 BIN = Path(sys.executable).parent

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import psycopg2
 
-from stack.postgres_binaries import find, from_wheel
+from stack.postgres import find, from_wheel
 from stack.unprivileged import ordinary_user
 from tests.servers import PostgresTestServer, wait_until
 

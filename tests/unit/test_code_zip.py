@@ -4,7 +4,7 @@ import subprocess
 import sys
 import zipfile
 
-from spark_jobs.connectors.code_zip import FOLDER, code_configuration
+from spark_jobs.connectors.session import FOLDER, code_configuration
 
 TASKS = """
 import spark_jobs.batch.worker_daemon

@@ -154,4 +154,4 @@ def test_no_client_of_kafka_is_made_without_the_log():
         for file in (ROOT / folder).rglob("*.py")
         if ".librdkafka()" in file.read_text()
     }
-    assert made == {"include/kafka/client_log.py"}
+    assert made == {"include/kafka/access.py"}

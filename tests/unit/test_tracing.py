@@ -5,7 +5,7 @@ import time
 import pytest
 
 from include.contracts.errors import ConfigurationError
-from include.contracts.trace_context import TraceContext
+from include.contracts.headers import TraceContext
 from include.gateway.ports import Record
 from include.gateway.request_trace import RequestTrace, finish
 from include.runtime import tracing

@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Literal
 from include.contracts.errors import OK, ConfigurationError
 from include.contracts.pipelines import RAW_TOPICS
 from include.gateway.auth import token_file
-from include.gateway.auth.challenges import ADMIN_SCOPE, TOPIC_SCOPE, insufficient_scope, invalid_token, missing_token
+from include.gateway.auth.access_tokens import (
+    ADMIN_SCOPE,
+    TOPIC_SCOPE,
+    insufficient_scope,
+    invalid_token,
+    missing_token,
+)
 from include.gateway.auth.token_file import EVERY_TOPIC, Entry
 from include.runtime.command import as_command
 

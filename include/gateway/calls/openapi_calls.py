@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from include.contracts.pipelines import RAW_TOPICS, TOPICS
-from include.contracts.site import BOARD, MEMBER
+from include.contracts.pipelines import BOARD, MEMBER, RAW_TOPICS, TOPICS
 from include.contracts.topics import Topic
 from include.gateway.calls import openapi_schemas as schemas
 from include.gateway.calls.openapi_schemas import Json, ref

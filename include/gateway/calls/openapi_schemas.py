@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from include.contracts.fields import LONG_MAX, TEXT_PATTERN, Field, decimal_example
-from include.contracts.pipelines import RAW_TOPICS
-from include.contracts.site import BOARD, BOARD_DETAIL_PIPELINE, MEMBER
+from include.contracts.pipelines import BOARD, BOARD_DETAIL_PIPELINE, MEMBER, RAW_TOPICS
 from include.contracts.topics import Topic
 from include.contracts.validation import MAX_DEPTH
 from include.runtime.settings import GatewayLimits

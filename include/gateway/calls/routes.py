@@ -3,8 +3,7 @@
 import asyncio
 from functools import cached_property, partial
 
-from include.contracts.pipelines import RAW_TOPICS, TOPICS
-from include.contracts.site import BOARD, MEMBER
+from include.contracts.pipelines import BOARD, MEMBER, RAW_TOPICS, TOPICS
 from include.gateway.calls import events
 from include.gateway.calls.openapi import document
 from include.gateway.calls.router import Call, Route

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from include.contracts.clock import rfc3339
 from include.contracts.errors import DatabaseClockAhead, DatabaseUnavailable
 from include.contracts.fields import LONG_MAX
-from include.contracts.site import BOARD_DETAIL_PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, violations
 from include.gateway.calls.events import raise_unless_kept

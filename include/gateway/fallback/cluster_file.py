@@ -8,8 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from include.contracts.errors import ConfigurationError, ForeignCluster
 from include.gateway.fallback.folder import FallbackFolder
-from include.kafka.access import broker_errors
-from include.kafka.client_log import client_settings
+from include.kafka.access import broker_errors, client_settings
 from include.runtime.kafka_connection import KafkaConnection
 
 FILE = "fallback.cluster"

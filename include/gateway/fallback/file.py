@@ -3,6 +3,7 @@
 import logging
 import sqlite3
 import time
+from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -14,13 +15,37 @@ import msgspec
 from include.contracts.errors import ConfigurationError
 from include.gateway.fallback import salvage as fallback_salvage
 from include.gateway.fallback import schema as sql
-from include.gateway.fallback.count import Count, CountFile
 from include.gateway.fallback.folder import FallbackFolder
-from include.gateway.fallback.rows import Row, waiting_of
-from include.gateway.fallback.waiting_keys import WaitingKeys
+from include.gateway.fallback.salvage import Count, CountFile, Row, waiting_of
 from include.gateway.ports import Loss, SetAside, StoreUnavailable, Waiting
 
 log = logging.getLogger(__name__)
+
+
+_SLOTS = 1 << 22  # 16 MiB for any backlog; with a million keys, one in five lookups is a false positive
+
+
+class WaitingKeys:
+    """Counts records by the hash of topic and key. `holds` has false positives, but no false negatives."""
+
+    def __init__(self) -> None:
+        self._counts = array("I", bytes(4 * _SLOTS))
+        self._total = 0
+
+    def add(self, topic: str, key: bytes | None) -> None:
+        """Count one more waiting record of the key."""
+        self._counts[hash((topic, key)) % _SLOTS] += 1
+        self._total += 1
+
+    def remove(self, topic: str, key: bytes | None) -> None:
+        """Count one waiting record of the key less. It must have been added before."""
+        self._counts[hash((topic, key)) % _SLOTS] -= 1
+        self._total -= 1
+
+    def holds(self, topic: str, key: bytes | None) -> bool:
+        """True if a record of the key may be waiting."""
+        return self._total > 0 and self._counts[hash((topic, key)) % _SLOTS] > 0
+
 
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _READ_BYTES = 8 << 20  # read by one call of `oldest` at most, unless a single record is larger

@@ -1,22 +1,153 @@
-"""Reads the intact rows of a damaged fallback store's file, and builds a new file from them."""
+"""Reads the intact rows of a damaged fallback store's file, and builds a new file from them.
 
+A file beside the store's has the expected row count, because damage can remove rows without a trace.
+"""
+
+import contextlib
 import logging
+import os
 import sqlite3
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
+
+import msgspec
 
 from include.contracts.errors import ConfigurationError
 from include.gateway.fallback import schema as sql
-from include.gateway.fallback.count import Count, CountFile
 from include.gateway.fallback.folder import FallbackFolder
-from include.gateway.fallback.rows import StoredRow, stored_row_of
 from include.gateway.fallback.sqlite_pages import iter_rows
+from include.gateway.ports import Record, Waiting
 
 log = logging.getLogger(__name__)
+
+
+Row = tuple[int, str, bytes | None, bytes | None, bytes, int, str, bool, int, int, int]
+"""Columns in the order of fallback_schema.INSERT; the last two are size and checksum."""
+
+_OVERHEAD_BYTES = 100  # of a row, besides key, value and headers
+_decode_headers = msgspec.json.Decoder(list[tuple[str, str]]).decode
+
+
+def row_of(row_id: int, record: Record, error: str, may_be_in_kafka: bool, kept_at_ms: int) -> Row:
+    """Return the row of a record."""
+    topic, key, value, at_ms = record.topic, record.key, record.value, record.accepted_at_ms
+    headers = msgspec.json.encode([(name, text.decode("latin-1")) for name, text in record.headers])
+    size = len(key or b"") + len(value or b"") + len(headers) + _OVERHEAD_BYTES
+    checksum = _checksum(topic, key, value, headers, at_ms)
+    return row_id, topic, key, value, headers, at_ms, error, may_be_in_kafka, kept_at_ms, size, checksum
+
+
+StoredRow = tuple[int, str, bytes | None, bytes | None, bytes, int, str, bool, int, int, int, str | None]
+"""All columns of the table: a Row, and the reason if it was refused."""
+
+
+def stored_row_of(row: tuple[Any, ...]) -> StoredRow | None:
+    """Return a salvaged row, marked as ambiguous; None if it is damaged."""
+    found, refused = waiting_of(row[:-1]), row[-1]
+    if found.damage is not None:
+        return None
+    error = found.error if isinstance(found.error, str) else "salvaged"
+    return *row_of(found.id, found.record, error, True, found.kept_at_ms), None if refused is None else str(refused)
+
+
+def waiting_of(row: tuple[Any, ...]) -> Waiting:
+    """Return the record of a row. Damage is reported in the result, not raised: one bad row must not block others."""
+    row_id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, _, checksum = row
+    damage = None
+    pairs: list[tuple[str, bytes]] = []
+    try:
+        if not (isinstance(topic, str) and isinstance(timestamp_ms, int) and isinstance(kept_at_ms, int)):
+            raise TypeError("a column has another type")
+        if checksum != _checksum(topic, key, value, headers, timestamp_ms):
+            raise ValueError("its checksum differs")
+        pairs = [(name, text.encode("latin-1")) for name, text in _decode_headers(headers)]
+    except (AttributeError, TypeError, ValueError) as exc:
+        damage = f"damaged on the disk: {exc}"
+        topic, timestamp_ms, kept_at_ms = str(topic), 0, kept_at_ms if isinstance(kept_at_ms, int) else 0
+    record = Record(topic, key, value, pairs, timestamp_ms)
+    return Waiting(row_id, record, error, bool(may_be_in_kafka), kept_at_ms, damage)
+
+
+def _checksum(topic: str, key: bytes | None, value: bytes | None, headers: bytes, timestamp_ms: int) -> int:
+    # SQLite detects damage of its own structures only, not of column values.
+    start = zlib.crc32(topic.encode(), timestamp_ms & 0xFFFFFFFF)
+    return zlib.crc32(headers, zlib.crc32(value or b"", zlib.crc32(key or b"", start)))
+
+
+FILE = "fallback.count"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_BYTES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Number of rows, and the greatest id ever assigned.
+
+    `uncertain` is the number of additional rows that may or may not exist, since their commit is in progress.
+    """
+
+    rows: int
+    last_id: int
+    uncertain: int = 0
+
+
+class CountFile:
+    """A one-line file beside the store's file.
+
+    Rows being inserted or deleted are uncertain until the commit is done. So whenever the process is killed, an
+    undamaged store has at least `rows` rows, and a damaged one has lost at most `rows` + `uncertain`, less those found.
+    The line is not synced, so it is valid within one boot of the machine only.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE
+        self._fd = -1
+        self._boot = _boot_id()
+
+    def read(self, of_any_boot: bool = False) -> Count | None:
+        """Return the count; None if it is missing, invalid, or of another boot: a power loss may have made it stale."""
+        try:
+            text, _, checksum = self._path.read_text("ascii").strip().rpartition(" ")
+            boot, rows, last_id, uncertain = text.split(" ")
+            is_known = of_any_boot or (boot and boot == self._boot)
+            if int(checksum) != zlib.crc32(text.encode()) or not is_known:
+                return None
+            return Count(int(rows), int(last_id), int(uncertain))
+        except (OSError, ValueError):
+            return None
+
+    def write(self, count: Count) -> None:
+        """Write the count. Raises OSError."""
+        if self._fd < 0:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        text = f"{self._boot} {count.rows} {count.last_id} {count.uncertain}"
+        os.pwrite(self._fd, f"{text} {zlib.crc32(text.encode())}".ljust(_BYTES).encode(), 0)
+
+    def forget(self) -> None:
+        """Delete the count, because the store's file is about to be replaced. Raises OSError."""
+        self.close()
+        self._path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._fd)
+            self._fd = -1
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT.read_text("ascii").strip()
+    except OSError:
+        return ""
+
 
 _BEGUN, _READY, _PAGES = f"{sql.FILE}.salvaging", f"{sql.FILE}.salvaged", f"{sql.FILE}.pages"
 _PARTS = ("", "-wal", "-shm", "-journal")

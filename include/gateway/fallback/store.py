@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 from include.contracts.clock import Clock, epoch_ms
 from include.contracts.errors import ConfigurationError
 from include.gateway.fallback import schema as fallback_schema
-from include.gateway.fallback.file import Acked, Changed, Contents, FallbackFile
-from include.gateway.fallback.rows import Row, row_of
-from include.gateway.fallback.waiting_keys import WaitingKeys
+from include.gateway.fallback.file import Acked, Changed, Contents, FallbackFile, WaitingKeys
+from include.gateway.fallback.salvage import Row, row_of
 from include.gateway.ports import Backlog, Loss, Record, SetAside, StoreFull, StoreUnavailable, Waiting
 
 log = logging.getLogger(__name__)

@@ -1,23 +1,341 @@
-"""HTTP/1.1 server of the gateway: the connections of one listening socket, within the limits of `GatewayLimits`.
+"""HTTP/1.1 server: the connections of one listening socket, within the limits of `GatewayLimits`.
 
-docs/adr/0009 says why no existing server is used. httptools parses heads and chunks (`request.py`, `body.py`).
+docs/adr/0009 says why no existing server is used. httptools parses heads and chunks (`request.py`).
+
+Requests of a connection are read, handled and answered one at a time, in order. While a request is being handled, or
+the client does not read its answer, no further bytes are parsed, and reading pauses after the next bytes received. So a
+pipelining client cannot make the gateway buffer more.
 """
 
 import asyncio
 import errno
+import http
 import logging
 import socket
 import ssl
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from functools import lru_cache
+from typing import cast
 
-from include.gateway.http.answer import unavailable
+from include.gateway.http.answer import Answer, Fault, Headers, answer_of, fault, unavailable
 from include.gateway.http.application import Admitted, Application
-from include.gateway.http.connection import Connection
-from include.gateway.http.request import Request
+from include.gateway.http.request import HEAD_END, Body, ChunkedBody, MeasuredBody, Request, check_unfinished, new_id
+from include.runtime.logs import REQUEST, RequestIds
 from include.runtime.settings import GatewayLimits
 
 log = logging.getLogger(__name__)
+
+
+_LINGER_S = 2.0  # input is read and dropped for so long after a refusal: a reset would lose the answer
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CLOSE = (b"connection", b"close")
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol of one connection. It waits for one of: a head, the rest of a body, the handler, the reader, EOF."""
+
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self._loop = server.loop
+        self._unread = b""  # received and not parsed yet
+        self._seen = 0  # bytes of it already searched for the end of the head, which may come byte by byte
+        self._request: Request | None = None  # the one whose body is being received
+        self._call: Admitted | None = None  # of that request, unless it is refused
+        self._refusal: Fault | None = None
+        self._body: Body | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._held = 0  # bytes of bodies counted as in flight
+        self._since = self._loop.time()  # when the present wait began
+        self._request_id = ""
+        self._is_reading = True
+        self._is_write_paused = False
+        self._is_cut = False  # the body of the current request was not received in full
+        self._lingers = False
+        self._has_ended = False  # the client sends no more
+        self._was_answered = False
+        self.is_extra = False  # exceeds max_connections: serves vital calls only
+        self.is_known = False  # its client has authenticated
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a request is being received or handled."""
+        return self._task is not None or self._is_receiving
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes buffered because the client does not read its answers."""
+        return self._transport.get_write_buffer_size() + len(self._unread) if self._is_write_paused else 0
+
+    @property
+    def _is_receiving(self) -> bool:
+        return self._body is not None or bool(self._unread)
+
+    # --- callbacks of asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.BufferedProtocol."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has a different base class
+        self._transport.set_write_buffer_limits(self._server.limits.write_buffer_bytes)
+        self._server.joined(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.BufferedProtocol. A request that is being handled continues, so that its event is kept."""
+        self._server.left(self)
+        self._is_write_paused = False
+        if self._task is None:
+            self._release()
+        self._unread, self._body = b"", None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See asyncio.BufferedProtocol. All connections share one buffer: `buffer_updated` copies it at once."""
+        return self._server.read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See asyncio.BufferedProtocol."""
+        if self._lingers:
+            return
+        data = bytes(self._server.read_buffer[:nbytes])
+        if self._unread:
+            data = self._unread + data
+        elif self._body is None:
+            self._since = self._loop.time()  # a request begins
+        if self._task is None and not self._is_write_paused:
+            self._receive(data)
+        else:
+            self._unread = data
+            self._pause_reading()
+
+    def eof_received(self) -> bool:
+        """See asyncio.BufferedProtocol. A client may shut down its sending side and still read its answers."""
+        self._has_ended = True
+        if self._task is None and not self._is_write_paused:
+            self._transport.close()
+        return True
+
+    def pause_writing(self) -> None:
+        """See asyncio.BufferedProtocol. No more requests are read from a client that does not read its answers."""
+        self._is_write_paused = True
+        self._since = self._loop.time()
+        self._pause_reading()
+        self._server.stalled(self)
+
+    def resume_writing(self) -> None:
+        """See asyncio.BufferedProtocol."""
+        self._is_write_paused = False
+        self._server.flows(self)
+        if self._task is None and not self._lingers:
+            self._since = self._loop.time()
+            self._go_on()
+
+    # --- receiving
+
+    def _receive(self, data: bytes) -> None:
+        """Parse received bytes; begin to handle the request once it is complete."""
+        self._unread = b""
+        try:
+            if self._body is not None:
+                self._take_body(data)
+                return
+            end = data.find(HEAD_END, max(0, self._seen - len(HEAD_END))) + len(HEAD_END)
+            if end < len(HEAD_END):
+                check_unfinished(data, self._seen, self._server.limits)
+                self._unread, self._seen = data, len(data)
+            else:
+                self._seen = 0
+                self._take_head(data[:end], data, end)
+        except Fault as refusal:
+            self._refuse(refusal)
+
+    def _take_head(self, head: bytes, data: bytes, end: int) -> None:
+        """Parse a head and the part of its body that has arrived. Raises Fault."""
+        server = self._server
+        request = self._request = server.request_of(head)
+        self._call = self._refusal = None
+        try:
+            call = self._call = server.admit(self, request, head)
+            is_kept = call.takes_body
+        except Fault as refusal:
+            self._refusal = refusal
+            is_kept = False
+        length = request.length(server.limits)
+        if length is not None and len(data) - end >= length:  # the usual case: the whole body has arrived
+            self._unread = data[end + length :]
+            if is_kept and length:
+                self._hold(length)
+                self._begin(data[end : end + length])
+            else:
+                self._begin(b"")
+            return
+        waits = request.waits_to_continue
+        if not is_kept and (length is None or waits or self.is_extra):
+            # the body would be dropped, and may have no known end, never be sent, or occupy a reserved connection
+            self._is_cut = True
+            self._begin(b"")
+            return
+        if is_kept and waits and len(data) == end:
+            self._transport.write(_CONTINUE)
+        self._body = ChunkedBody(head, server.limits) if length is None else MeasuredBody(length, is_kept)
+        self._take_body(data[end:])
+
+    def _take_body(self, data: bytes) -> None:
+        body = self._body
+        assert body is not None
+        before = len(body.content)
+        rest = body.take(data)
+        self._hold(len(body.content) - before)
+        if body.is_whole:
+            self._unread, self._body = rest, None
+            self._begin(bytes(body.content))
+        elif body.is_costly:
+            self._unread = rest
+            self._pause_reading()
+            self._server.in_turn(self._go_on)
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        self._server.bytes_in_flight += size
+        if self._server.bytes_in_flight > self._server.limits.max_in_flight_bytes:
+            raise unavailable("the gateway is receiving too many bytes at once")
+
+    def _release(self) -> None:
+        self._server.bytes_in_flight -= self._held
+        self._held = 0
+
+    # --- answering
+
+    def _begin(self, body: bytes) -> None:
+        assert self._request is not None
+        self._request_id = self._request.id
+        self._task = self._loop.create_task(self._serve(body))
+        if self._unread:
+            self._pause_reading()
+
+    async def _serve(self, body: bytes) -> None:
+        request, call, began = self._request, self._call, self._since
+        assert request is not None
+        REQUEST.set(RequestIds(self._request_id))
+        try:
+            if call is not None:
+                answer = await self._server.application.handle(call, body)
+            else:
+                assert self._refusal is not None
+                answer = self._answer_of(self._refusal)
+        finally:
+            self._release()
+            self._request = self._refusal = self._task = None  # a refusal's traceback has this connection
+        self._server.application.answered(request, call, answer, len(body), self._loop.time() - began)
+        if self._transport.is_closing():
+            return
+        self._since = self._loop.time()
+        is_last = not request.is_kept_alive or self._is_cut or self.is_extra or self._server.is_ending
+        self._write(answer, is_last, request, request.method == b"HEAD")
+        if is_last:
+            self._end()
+            return
+        self._was_answered = True
+        self._server.answered(self)
+        if self._is_write_paused:
+            self._server.stalled(self)  # by more than before
+        elif not self._is_reading or self._unread or self._has_ended:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Parse buffered bytes and resume reading, unless the connection waits for its handler or its reader."""
+        if self._task is not None or self._is_write_paused or self._lingers or self._transport.is_closing():
+            return
+        if self._unread:
+            self._receive(self._unread)
+            if self._body is not None and self._unread:
+                return  # a costly body: the server calls this again
+        if self._task is None and not self._lingers:
+            if self._has_ended:
+                self._transport.close()  # an incomplete request at EOF is dropped
+            else:
+                self._resume_reading()
+
+    def _pause_reading(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if not self._is_reading and not self._transport.is_closing():
+            self._is_reading = True
+            self._transport.resume_reading()
+
+    def _write(self, answer: Answer, is_last: bool, request: Request | None, is_head: bool = False) -> None:
+        headers = (*answer.headers, _CLOSE) if is_last else answer.headers
+        if request is not None and request.head.origin is not None:
+            headers = (*headers, *self._server.application.origin_headers(request.head.origin))
+        start, request_id = _start(answer.status, headers), self._request_id.encode("ascii")
+        body = b"" if is_head else answer.body
+        self._transport.write(b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (start, request_id, len(answer.body), body))
+
+    def _refuse(self, refusal: Fault) -> None:
+        """Answer with the fault and end the connection, since the start of the next request is not known."""
+        self._release()
+        self._is_cut = True
+        request, began = self._request, self._since
+        self._request_id = request.id if request else new_id()
+        answer = self._answer_of(refusal)
+        former = REQUEST.set(RequestIds(self._request_id))  # here, no task belongs to the request
+        self._server.application.answered(request, None, answer, 0, self._loop.time() - began)
+        REQUEST.reset(former)
+        self._write(answer, True, request)
+        self._end()
+
+    def _answer_of(self, refusal: Fault) -> Answer:
+        self._server.application.refused(refusal.status)
+        return answer_of(refusal)
+
+    # --- closing and timeouts
+
+    def _end(self) -> None:
+        """Close after the last answer. If more input may come, drop it for a while: a reset would lose the answer."""
+        more_may_come = (self._is_cut or bool(self._unread)) and not self._has_ended
+        self._since = self._loop.time()
+        self._unread, self._body = b"", None
+        if not more_may_come:
+            self._transport.close()
+            return
+        self._lingers = True
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._resume_reading()
+
+    def check_time(self, now: float) -> None:
+        """Refuse the request or close the connection if its current wait has timed out."""
+        waited, limits = now - self._since, self._server.limits
+        if self._lingers or self._is_write_paused or self._transport.is_closing():
+            if waited > (_LINGER_S if self._lingers else limits.receive_timeout_s):
+                self.abort()
+        elif self._task is not None:
+            return  # the handler enforces its own timeout
+        elif self._is_receiving:
+            if waited > limits.receive_timeout_s:
+                seconds = limits.receive_timeout_s
+                self._refuse(fault(408, "", f"the request took longer than {seconds:g} s to arrive", "send it faster"))
+        elif waited > (limits.idle_timeout_s if self._was_answered else limits.receive_timeout_s):
+            self._transport.close()
+
+    def close_if_idle(self) -> None:
+        """Close the connection unless a request is being received or handled."""
+        if not self.is_busy:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once; unsent bytes are lost."""
+        self._transport.abort()
+
+
+@lru_cache(maxsize=256)
+def _start(status: int, headers: Headers) -> bytes:
+    # cached, since nearly all answers share a few status lines and headers
+    phrase = http.HTTPStatus(status).phrase
+    lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+    return b"HTTP/1.1 %d %b\r\n%bx-request-id: " % (status, phrase.encode(), lines)
+
 
 _SWEEP_S = 0.25  # interval of timeout checks
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}

@@ -15,8 +15,14 @@ from include.database.generation_store import measurement
 from include.database.named import pipeline_of, query
 from include.database.sessions import connect
 from include.integrity.days.day_checks import check_day
-from include.integrity.days.gateway_stores import MissingStore, missing_stores, missing_stores_term, note_stores
-from include.integrity.days.gateways import Unsent, unsent
+from include.integrity.days.gateways import (
+    MissingStore,
+    Unsent,
+    missing_stores,
+    missing_stores_term,
+    note_stores,
+    unsent,
+)
 from include.integrity.days.stream_lag import SpeedLayerLag, catch_up
 from include.runtime.settings import Settings
 

@@ -1,4 +1,4 @@
-"""The status of days, as the views `day_status` and `day_trust` have it."""
+"""The status of days, as the views `day_status` and `day_trust` have it, and the progress of their builds."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from psycopg2.extensions import cursor as Cursor
 
+from include.contracts.day import Day
 from include.database.named import query
 from include.database.sessions import connect
-from include.integrity.days.author import Author
 from include.integrity.days.due_days import Window, select_window
-from include.integrity.days.publication_history import Action
+from include.integrity.days.publication_history import Action, Author
 from include.runtime.settings import Role, Settings
 
 
@@ -89,3 +89,25 @@ def counts_text(counts: Mapping[str, int]) -> str:
 def rate_text(rate: float | None) -> str:
     """A rate in percent; `not counted` if there is none."""
     return "not counted" if rate is None else f"{rate:.2%}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """The newest build of a day, its phase and its progress."""
+
+    generation_id: int
+    run_id: str
+    phase: str
+    source: str
+    records_read: int
+    records_total: int
+    rows_loaded: int
+    error: str | None
+    phase_at: dt.datetime
+
+
+def newest_run(settings: Settings, day: Day) -> list[Run]:
+    """Return the newest build of the day; empty if it was never built. Blocks; raises DatabaseUnavailable."""
+    with connect(settings.database, "batch", "status") as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_run", cursor), {"day": day.date})
+        return [Run(*row) for row in cursor.fetchall()]

@@ -16,9 +16,8 @@ from psycopg2.extras import execute_values
 
 from include.contracts.fields import record_id
 from include.contracts.offsets import Offsets
-from include.contracts.record_time import accepted_time, record_time
 from include.contracts.topics import Topic
-from include.contracts.versions import accepted_version
+from include.contracts.versions import accepted_time, accepted_version, record_time
 from include.database.named import query
 from include.database.offset_ledger import move_partitions, open_partitions
 from include.database.sessions import connect

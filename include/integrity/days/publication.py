@@ -1,13 +1,14 @@
 """Publish, undo and redo: they choose the generation that a day shows. Readers see the change at once, and never wait.
 
 A publication points the day at a generation, or at none (the speed layer's rows alone), in one transaction. The view
-hides live rows that the cut of the generation covers, so no rows have to move with the pointer. `covering` moves them
-later, and back before an undo, without a change for readers.
+hides live rows that the cut of the generation covers, so no rows have to move with the pointer. `pruning` moves them
+later, and back before an undo, without a change for readers. The announcement of a day tells those who follow it which
+action made it show what it shows.
 """
 
 import datetime as dt
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from psycopg2.extensions import cursor as Cursor
@@ -15,23 +16,21 @@ from psycopg2.extensions import cursor as Cursor
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.errors import BalanceBroken, NothingBuilt, PipelineError, StaleRun
-from include.database.generation_tables import is_attached
+from include.database.generation_store import is_attached
 from include.database.named import pipeline_of, query
 from include.database.sessions import connect
 from include.database.shown_keys import array
-from include.integrity.days.author import Author
-from include.integrity.days.covered_rows import uncover
 from include.integrity.days.day_checks import check_after_move, request_check
 from include.integrity.days.day_lock import DayShows, Result, in_turn
-from include.integrity.days.pruning import prune
-from include.integrity.days.publication_history import Action, Move, PublicationHistory, Shown
-from include.integrity.days.unexplained import Seen, require_accepted
-from include.integrity.days.verified import compare_served_since, require_verified
+from include.integrity.days.pruning import prune, uncover
+from include.integrity.days.publication_history import Action, Author, Move, PublicationHistory, Shown
+from include.integrity.days.verified import Seen, compare_served_since, require_accepted, require_verified
 from include.runtime.failpoints import failpoint
 from include.runtime.lineage import lineage_of, publish_job
 from include.runtime.settings import Settings
 
 log = logging.getLogger(__name__)
+
 
 SPEED_LAYER = 0  # the argument that means the speed layer's rows alone
 NOT_SAID = "not said"
@@ -349,3 +348,30 @@ def _left_at(cursor: Cursor, day: Day, target: Shown) -> dt.datetime | None:
 def _history(cursor: Cursor, day: Day) -> list[PublicationRow]:
     cursor.execute(query("select_publications", cursor), {"day": day.date})
     return [PublicationRow(*row) for row in cursor.fetchall()]
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """A day after its last action: publish, republish (it had shown a generation before), undo or redo.
+
+    Generation and hash are None while the day shows the speed layer's rows alone. `corrections` are counted by class.
+    Only a day whose `status` is `certified` is proven.
+    """
+
+    day: str
+    action: str
+    status: str
+    generation: Shown
+    content_hash: str | None
+    rows: int
+    corrections: Mapping[str, int]
+
+
+def announcement_of(settings: Settings, day: Day) -> Announcement:
+    """Return the announcement of a day that was published before. Raises NothingBuilt, DatabaseUnavailable."""
+    with connect(settings.database, "batch", "announcement") as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_announcement", cursor), {"day": day.date})
+        row = cursor.fetchone()
+    if row is None:
+        raise NothingBuilt("the day was never published: rebuild it first", day=day)
+    return Announcement(str(day), *row)

@@ -1,5 +1,9 @@
-"""The generations that a day showed, in order, and the targets of an undo and a redo."""
+"""The generations that a day showed, in order, their authors, and the targets of an undo and a redo.
 
+An author is kept as `NAME, DAG RUN[, approved by NAME]`.
+"""
+
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -55,3 +59,22 @@ class PublicationHistory:
             at = self.at + 1 + later.index(to)
             return PublicationHistory(self.shown, at, tuple(one for one in self.left if one in self.shown[at + 1 :]))
         return PublicationHistory((*self.shown[: self.at + 1], to), self.at + 1)
+
+
+_MADE_BY = re.compile(r"(?P<name>.*?), (?P<dag_id>[\w.-]+) (?P<run_id>[^\s,]+)(?:, approved by (?P<approved_by>.+))?")
+
+
+@dataclass(frozen=True)
+class Author:
+    """The person, or `airflow`, that moved a day's pointer; the run and who approved it, if there was one."""
+
+    name: str
+    dag_id: str | None = None
+    run_id: str | None = None
+    approved_by: str | None = None
+
+    @classmethod
+    def of(cls, made_by: str) -> "Author":
+        """Return the author of the kept text; a text of another form is the name."""
+        found = _MADE_BY.fullmatch(made_by)
+        return cls(**found.groupdict()) if found else cls(made_by)

@@ -13,9 +13,9 @@ from psycopg2.extensions import cursor as Cursor
 from include.contracts.day import Day
 from include.database.named import query
 from include.database.sessions import connect
-from include.integrity.days.covered_rows import cover
 from include.integrity.days.day_checks import mark_days_dirty
 from include.integrity.days.day_lock import DayShows, in_turn
+from include.integrity.days.pruning import cover
 from include.runtime.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -29,13 +29,12 @@ from include.database.sessions import SessionLimits
 from include.integrity.dag_ids import dag_ids
 from include.integrity.days.due_days import MAX_DAYS
 from include.integrity.days.gateways import unsent
-from include.integrity.pages import page_figures, whereabouts
+from include.integrity.pages import page_model, whereabouts
 from include.integrity.pages.day_page import SAMPLES, DayPage, Difference, load_day, load_difference
-from include.integrity.pages.deadline import SearchTooLong
 from include.integrity.pages.page_model import DayRow, load_rows
 from include.integrity.pages.page_state import PART_TIMEOUT_S, PipelineState, read_state
-from include.integrity.pages.page_texts import PageTexts
-from include.integrity.pages.texts import LANGUAGES, Message, chosen_language
+from include.integrity.pages.texts import LANGUAGES, Message, PageTexts, chosen_language
+from include.integrity.pages.topic_traces import SearchTooLong
 from include.integrity.pages.whereabouts import SearchLimits, Whereabouts
 from include.runtime.settings import Settings, listed_pipelines
 
@@ -154,8 +153,8 @@ def create_app(
         content["state"] = sources.state(settings)
         rows = content["rows"] = sources.rows(settings)
         today = Day.of(content["now"], settings.timezone).date
-        content["calendar"] = page_figures.calendar(rows, today)
-        content["charts"] = page_figures.corrections_chart(rows), page_figures.duplicates_chart(rows)
+        content["calendar"] = page_model.calendar(rows, today)
+        content["charts"] = page_model.corrections_chart(rows), page_model.duplicates_chart(rows)
 
     def read_now(settings: Settings, content: dict[str, Any]) -> None:
         content["state"] = sources.state(settings)

@@ -1,25 +1,49 @@
-"""Traces of a key in Kafka: records that the stream has not taken yet, and the origin of those that it has taken."""
+"""Traces of a key in Kafka: records that the stream has not taken yet, and the origin of those that it has taken.
+
+A search may take until its `Deadline`.
+"""
 
 import datetime as dt
+import time
 from collections.abc import Collection, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from confluent_kafka import Message
 
-from include.contracts import headers, trace_context
+from include.contracts import headers
 from include.contracts.clock import instant_of
-from include.contracts.errors import MissingRange
+from include.contracts.errors import MissingRange, Retryable
 from include.contracts.fields import record_id
 from include.contracts.offsets import Offsets
 from include.contracts.validation import parse_timestamp
 from include.integrity.days.stream_lag import taken_offsets
-from include.integrity.pages.deadline import Deadline
 from include.kafka import offsets as kafka_offsets
 from include.kafka.offsets import OffsetReader
 from include.kafka.range_reader import READ_TIMEOUT_S, RangeReader
 from include.runtime.settings import Role, Settings
+
+
+class SearchTooLong(Retryable):
+    """The search did not end within its time."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A time limit that begins now; None: no limit."""
+
+    seconds: float | None = None
+    _began: float = field(default_factory=time.monotonic)
+
+    def left_s(self, at_most: float) -> float:
+        """Return the seconds that are left, `at_most` of them. Raises SearchTooLong if none are."""
+        if self.seconds is None:
+            return at_most
+        left = self.seconds - (time.monotonic() - self._began)
+        if left <= 0:
+            raise SearchTooLong(f"the search took longer than {self.seconds:.0f} s")
+        return min(left, at_most)
 
 
 class Coordinates(NamedTuple):
@@ -116,7 +140,7 @@ def _of_record(place: str, message: Message, stream: Coordinates | None, output:
         notes.append(f"kept in a fallback store until {replayed.isoformat()}")
     event_id = headers.event_id(_header(message, headers.EVENT_ID))
     at = accepted or instant_of(message.timestamp()[1] * 1000)
-    context = trace_context.parse(_header(message, headers.TRACEPARENT))
+    context = headers.parse(_header(message, headers.TRACEPARENT))
     trace_id = None if context is None else context.trace_id
     return Trace(place, None, None, event_id, at, None, stream, None, output, "; ".join(notes), trace_id=trace_id)
 

@@ -14,11 +14,9 @@ from include.contracts.errors import ConfigurationError, ContractMismatch, Retry
 from include.database.named import query
 from include.database.sessions import LONG, SessionLimits, connect
 from include.integrity.days.comparison import Sample, sample_of
-from include.integrity.days.gateway_stores import missing_stores
-from include.integrity.days.gateways import Unsent, unsent
-from include.integrity.pages.deadline import Deadline
+from include.integrity.days.gateways import Unsent, missing_stores, unsent
 from include.integrity.pages.texts import Message
-from include.integrity.pages.topic_traces import Coordinates, Trace, origins, untaken_records
+from include.integrity.pages.topic_traces import Coordinates, Deadline, Trace, origins, untaken_records
 from include.runtime.settings import Role, Settings
 
 log = logging.getLogger(__name__)

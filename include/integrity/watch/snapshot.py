@@ -11,8 +11,7 @@ from include.database.named import query
 from include.database.sessions import connect
 from include.database.stream_progress import Pending, Seen, StreamProgressStore
 from include.integrity.days.due_days import Window, days_in_topic, select_window, unpublished_days
-from include.integrity.days.gateway_stores import MissingStore, missing_stores, note_stores
-from include.integrity.days.gateways import Unsent, unsent_or_reason
+from include.integrity.days.gateways import MissingStore, Unsent, missing_stores, note_stores, unsent_or_reason
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Role, Settings, listed_pipelines
 

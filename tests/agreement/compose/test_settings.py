@@ -15,11 +15,9 @@ from stack.airflow_env import airflow_environment, spark_connection, task_connec
 from stack.environment import without_secrets
 from stack.kafka import KafkaBroker
 from stack.layout import Layout
-from stack.postgres import PostgresServer
-from stack.postgres_binaries import from_wheel
+from stack.postgres import PostgresServer, from_wheel
 from stack.run_service import prepare
-from stack.service import Service
-from stack.services import declare
+from stack.services import Service, declare
 from tests.support.compose import (
     BROKERS,
     COMPOSE_FILE,

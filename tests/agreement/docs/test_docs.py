@@ -17,7 +17,7 @@ ADRS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
 FOLDERS = ("include", "spark_jobs", "dags", "plugins", "stack", "demo", "docs", "deploy")
 
 # Variables of the shell that are no settings, and the file that reads them.
-PROXIES = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"), "stack/proxy.py")
+PROXIES = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"), "stack/jars.py")
 OTHER_VARIABLES = {"MAVEN_MIRROR_URL": "stack/jars.py", **PROXIES}
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")

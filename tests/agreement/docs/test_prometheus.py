@@ -17,14 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from include.database.stream_progress import Pending
 from include.integrity.days.day_status import DayStatus
 from include.integrity.days.due_days import Window
-from include.integrity.pages.metrics import BatchMetrics, BatchState
-from include.integrity.pages.metrics_app import create_metrics_app
+from include.integrity.pages.metrics import BatchMetrics, BatchState, create_metrics_app
 from include.runtime.settings import AlertSettings
 from spark_jobs.speed.driver_state import Batch, Done, TableSize
-from spark_jobs.speed.driver_view import DriverView, QueryView
-from spark_jobs.speed.lag import Lag
-from spark_jobs.speed.metrics import StreamMetrics
-from spark_jobs.speed.query_watch import SparkBatch
+from spark_jobs.speed.driver_view import DriverView, QueryView, StreamMetrics
+from spark_jobs.speed.lag import Lag, SparkBatch
 from tests.fakes.harness import FakeGateway
 from tests.support.promql import grouped_by, matchers_in, metrics_in
 

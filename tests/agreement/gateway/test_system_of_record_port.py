@@ -13,7 +13,7 @@ import pytest
 
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.errors import DatabaseClockAhead, DatabaseUnavailable
-from include.contracts.site import BOARD, MEMBER
+from include.contracts.pipelines import BOARD, MEMBER
 from include.contracts.validation import violations
 from include.database.sessions import connect
 from include.gateway.broker_clock import BrokerClock

@@ -15,31 +15,26 @@ from include.contracts import headers as h
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.fields import record_id
-from include.contracts.pipelines import TOPICS
-from include.contracts.reject import Reject
-from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.contracts.validation import MAX_DIGITS, MAX_NAME_LENGTH, suspicious
+from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER, TOPICS
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.validation import MAX_DIGITS, MAX_NAME_LENGTH, Reject, suspicious
 from include.gateway.http.answer import Fault
 from include.gateway.intake import Intake, Rejected
 from include.gateway.payload import decode as decode_body
-from include.gateway.published_versions import PublishedVersion, version_of
+from include.gateway.unpublished_rows import PublishedVersion, version_of
 from include.kafka.record_table import RAW, record_times
 from include.runtime.settings import GatewayLimits
 from spark_jobs.batch.boards import SOURCES, BoardReader, decide
 from spark_jobs.decoding.arrow_rows import event_ids
-from spark_jobs.decoding.decode import decode, valid
+from spark_jobs.decoding.decode import RECORD, decode, valid
 from spark_jobs.decoding.raw_columns import RawColumns, longs
 from spark_jobs.decoding.record_decoder import plain_value, read_record
-from spark_jobs.decoding.schemas import RECORD
 from spark_jobs.decoding.slow_path import slow_path_record
 from spark_jobs.joining.details import day_of, to_records
-from spark_jobs.joining.join_rule import board_details_of_newest
-from spark_jobs.joining.versions import newest_versions
+from spark_jobs.joining.join_rule import board_details_of_newest, newest_versions
 from spark_jobs.sources.dated_rows import DatedRows, VersionRows, of_no_day, places
-from spark_jobs.speed.detail_decoder import DetailDecoder
-from spark_jobs.speed.served_batch import records_schema
-from spark_jobs.speed.table_decoder import TableDecoder
+from spark_jobs.speed.member_preload import TableDecoder
+from spark_jobs.speed.served_batch import DetailDecoder, records_schema
 from tests.fakes.events import member
 from tests.fakes.gateway import FixedClock
 from tests.support.any_record import (

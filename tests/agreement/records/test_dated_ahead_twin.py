@@ -19,17 +19,17 @@ from include.contracts.clock import epoch_ms, rfc3339
 from include.contracts.definition import FOLDER
 from include.contracts.definition_file import load_definition
 from include.contracts.errors import ContractMismatch
-from include.contracts.reject import Reject
-from include.contracts.site import BOARD
+from include.contracts.pipelines import BOARD
+from include.contracts.validation import Reject
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.intake import Intake, Rejected, accepted_at
-from include.gateway.published_versions import version_of
+from include.gateway.unpublished_rows import version_of
 from spark_jobs.decoding.decode import decode, slow_path
 from spark_jobs.decoding.raw_columns import RawColumns
 from spark_jobs.decoding.record_decoder import read_record
 from spark_jobs.decoding.slow_path import read_slow_path
 from spark_jobs.sources.dated_rows import DatedRows, VersionRows
-from spark_jobs.speed.table_decoder import TableDecoder
+from spark_jobs.speed.member_preload import TableDecoder
 from tests.agreement.records.test_any_record_twin import PIPELINES, RAW_TOPICS, numbered, raw, source
 from tests.fakes.events import board
 from tests.fakes.gateway import FixedClock

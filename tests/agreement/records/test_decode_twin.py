@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from include.contracts.site import BOARD
+from include.contracts.pipelines import BOARD
 from include.contracts.validation import violations
 from spark_jobs.decoding.decode import decode, slow_path
 from spark_jobs.decoding.slow_path import read_slow_path

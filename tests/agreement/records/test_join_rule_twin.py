@@ -9,10 +9,9 @@ import itertools
 import pyarrow as pa
 import pytest
 
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.decoding.arrow_rows import TIMES
-from spark_jobs.joining.join_rule import authors_of_history, board_details_of_newest
-from spark_jobs.joining.versions import newest_versions
+from spark_jobs.joining.join_rule import authors_of_history, board_details_of_newest, newest_versions
 from tests.support import oracle
 
 START = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)

@@ -61,7 +61,7 @@ def test_a_value_may_be_no_text():
 def test_there_are_three_places_that_make_one():
     assert {str(path) for path, _ in CALLS} == {
         "include/gateway/kafka_producer.py",
-        "demo/topic_sender.py",
+        "demo/load.py",
         "demo/story.py",
     }
 

@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 
 from include.contracts import headers as h
 from include.contracts.fields import Field
-from include.contracts.reject import Reject
-from include.contracts.site import BOARD, BOARD_DETAIL
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.contracts.validation import is_timestamp, parse_timestamp, violations
+from include.contracts.pipelines import BOARD, BOARD_DETAIL
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.validation import Reject, is_timestamp, parse_timestamp, violations
 from include.contracts.versions import version_in
 from include.gateway.intake import Intake, Rejected
 from spark_jobs.decoding.decode import decode
 from spark_jobs.decoding.raw_columns import RawColumns
 from spark_jobs.decoding.record_decoder import read_record
-from spark_jobs.speed.detail_decoder import DetailDecoder
+from spark_jobs.speed.served_batch import DetailDecoder
 from tests.agreement.records.test_any_record_twin import raw, source
 from tests.fakes.events import board
 from tests.support.any_record import AnyRecord, Message

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from stack.errors import StackError, one_line_errors
 from stack.layout import Layout
-from stack.postgres_binaries import from_wheel
+from stack.postgres import from_wheel
 
 _FOLDER = Path(__file__).parent
 _REPOSITORY = "board-detail-stand-in"

@@ -5,7 +5,7 @@ import json
 import pytest
 from confluent_kafka import Consumer
 
-from include.contracts.trace_context import parse
+from include.contracts.headers import parse
 from include.integrity.pages.whereabouts import find
 from include.integrity.report import text_of
 from tests.e2e.speed.test_pipeline_live import Stream

@@ -23,7 +23,7 @@ from stack.down import down
 from stack.errors import StackError
 from stack.layout import Layout
 from stack.restore import restore
-from stack.service import Job
+from stack.services import Job
 from stack.up import up
 from tests.support.stores import fill
 

@@ -11,15 +11,15 @@ import threading
 import pyarrow.parquet as pq
 import pytest
 
-from include.archive.bucket_rights import bucket_policy
+from include.archive.bucket import bucket_policy
 from include.archive.open_storage import open_storage
 from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept
 from include.contracts.errors import ConfigurationError
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.check import verify_archive
-from spark_jobs.archive.cluster import ArchiveTaskFailed
 from spark_jobs.archive.leftovers import remove_leftovers
+from spark_jobs.archive.tasks import ArchiveTaskFailed
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.forget import forget
 from spark_jobs.sources.archive_files import ArchiveDamaged, ArchiveFolder

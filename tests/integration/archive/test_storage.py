@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from include.archive import bucket_storage
-from include.archive import s3_client as client
-from include.archive.bucket_check import ArchiveBucket
+from include.archive import bucket_storage as client
+from include.archive.bucket import ArchiveBucket
+from include.archive.bucket_storage import StorageRefused
 from include.archive.open_storage import open_storage
-from include.archive.s3_client import StorageRefused
 from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept
 from include.contracts.errors import LOOK, ConfigurationError
 from include.runtime.s3_connection import S3Connection

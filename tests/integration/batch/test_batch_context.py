@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from spark_jobs.batch.blobs import identity_partitioner
-from spark_jobs.batch.partitions import compute_shuffle, map_some_partitions
+from spark_jobs.batch.rebuild import compute_shuffle, map_some_partitions
 from stack.layout import Layout
 from tests.support.pipeline import ROOT
 

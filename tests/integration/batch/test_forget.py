@@ -11,7 +11,7 @@ import psycopg2
 import pyarrow.parquet as pq
 import pytest
 
-from demo.generated import GeneratedRecords
+from demo.reference_data import GeneratedRecords
 from include.contracts.definition_file import load_definition
 from include.contracts.errors import DayBusy, ForeignCluster
 from include.contracts.pipelines import PIPELINES

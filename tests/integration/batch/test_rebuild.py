@@ -10,11 +10,11 @@ from confluent_kafka import Producer
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.errors import DayBusy, MissingRange, StaleRun
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.database.generation_store import Excluded, GenerationStore, Part
 from include.integrity.days.comparison import verify
-from include.integrity.days.covered_rows import cover
 from include.integrity.days.due_days import days_to_certify, days_to_rebuild, dirty_days
+from include.integrity.days.pruning import cover
 from include.integrity.days.publication import publish
 from include.kafka.offsets import OffsetReader
 from spark_jobs.batch import member_preload

@@ -12,7 +12,7 @@ import pytest
 from include.database.migrate import migrate
 from include.integrity.days.publication import undo
 from include.runtime.settings import Settings
-from stack.postgres_binaries import find, from_wheel
+from stack.postgres import find, from_wheel
 from tests.servers import postgres_server
 from tests.support.documents import ROOT, fenced
 from tests.support.pipeline import environment, migrated, rows

@@ -13,9 +13,8 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.day import Day
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.database.login_roles import save_login_role
-from include.database.migrate import ANALYST_LIMITS, migrate
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.database.migrate import ANALYST_LIMITS, migrate, save_login_role
 from include.database.named import query
 from include.database.sessions import connect, open_connection
 from include.integrity.pages.day_page import load_day

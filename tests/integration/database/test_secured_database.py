@@ -10,8 +10,7 @@ import psycopg2
 import pytest
 
 from include.contracts.errors import ConfigurationError, DatabaseUnavailable
-from include.database.login_roles import save_login_role
-from include.database.migrate import migrate
+from include.database.migrate import migrate, save_login_role
 from include.database.sessions import DatabaseAccessDenied, connect, open_connection
 from include.runtime.settings import Settings
 from stack import env_file

@@ -8,12 +8,11 @@ import pytest
 
 from include.archive.store import ArchiveStore
 from include.contracts.errors import BalanceBroken, DayBusy, NothingBuilt, StaleRun
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.database.generation_store import GenerationStore, Part
 from include.database.named import PipelineConnection, query
 from include.integrity.days.comparison import verify
-from include.integrity.days.covered_rows import cover
-from include.integrity.days.pruning import collect_orphans, prune
+from include.integrity.days.pruning import collect_orphans, cover, prune
 from include.integrity.days.publication import SPEED_LAYER, Published, UndoRefused, redo, undo
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone

@@ -7,7 +7,7 @@ import pytest
 from include.archive.store import ArchiveStore
 from include.contracts.clock import SystemClock
 from include.contracts.errors import DatabaseUnavailable
-from include.contracts.site import MEMBER
+from include.contracts.pipelines import MEMBER
 from include.database.driver_lease import DriverLease
 from include.database.generation_store import GenerationStore
 from include.database.migrate import migrate

@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.database.named import query
-from include.integrity.days.covered_rows import cover
 from include.integrity.days.day_checks import check_days, mark_left_days
-from include.integrity.days.pruning import collect_orphans
+from include.integrity.days.pruning import collect_orphans, cover
 from include.integrity.days.publication import UndoRefused, redo, undo
 from spark_jobs.speed.pending_store import Coordinates, PendingRecord, PendingStore
 from tests.servers import wait_until

@@ -10,7 +10,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
 
 from include.contracts.clock import SystemClock, epoch_ms
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
-from include.contracts.site import BOARD
+from include.contracts.pipelines import BOARD
 from include.gateway.broker_clock import MAX_SKEW_S, BrokerClock
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 
 from include.contracts.clock import SystemClock, epoch_ms, rfc3339
 from include.contracts.errors import ContractMismatch, DatabaseUnavailable
-from include.contracts.reject import Reject
-from include.contracts.site import BOARD, MEMBER
+from include.contracts.pipelines import BOARD, MEMBER
+from include.contracts.validation import Reject
 from include.database.sessions import connect
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.event_ids import row_event_id
@@ -25,7 +25,7 @@ from include.gateway.intake import row_record
 from include.gateway.ports import ChangeKey, Record
 from include.gateway.reconcile import IdsGivenTwice, Scope, TimelineTooYoung, reconcile_sources
 from include.gateway.system_of_record import PostgresSystemOfRecord
-from include.integrity.days.gateway_stores import StoresUnread
+from include.integrity.days.gateways import StoresUnread
 from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import Settings

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from include.contracts.errors import LOOK
-from include.gateway.fallback.rows import row_of
+from include.gateway.fallback.salvage import row_of
 from include.gateway.fallback.store import SqliteFallbackStore
 from tests.fakes.events import record
 from tests.fakes.gateway import FixedClock

@@ -14,7 +14,7 @@ import pytest
 from include.contracts.errors import ConfigurationError
 from include.gateway.fallback import salvage as fallback_salvage
 from include.gateway.fallback.file import FallbackFile
-from include.gateway.fallback.rows import row_of
+from include.gateway.fallback.salvage import row_of
 from include.gateway.ports import StoreUnavailable
 from tests.fakes.events import record
 from tests.support.stores import open_in, read_all, store_in

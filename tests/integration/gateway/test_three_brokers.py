@@ -2,7 +2,7 @@
 
 import pytest
 
-from include.contracts.site import BOARD_DETAIL_PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE
 from tests.faults.cluster import Fault, broken, proof_in
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from include.contracts.trace_context import parse
+from include.contracts.headers import parse
 from stack.ports import unused
 from tests.fakes.events import board
 from tests.servers import wait_until

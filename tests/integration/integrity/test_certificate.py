@@ -14,7 +14,7 @@ from psycopg2.extras import execute_values
 from include.airflow_support import steps
 from include.contracts.clock import rfc3339
 from include.contracts.errors import BalanceBroken, ConfigurationError, NothingBuilt
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.database.generation_store import hashed_columns
 from include.database.named import query
 from include.database.sessions import connect
@@ -23,8 +23,7 @@ from include.integrity.days import certificate as certificate_module
 from include.integrity.days.certificate import DayChanged
 from include.integrity.days.comparison import verify
 from include.integrity.days.day_checks import request_check
-from include.integrity.days.gateway_stores import note_stores
-from include.integrity.days.gateways import Unsent, gateways, unsent
+from include.integrity.days.gateways import Unsent, gateways, note_stores, unsent
 from include.integrity.days.late_members import LateMember
 from include.runtime.settings import Settings
 from stack.ports import unused

@@ -4,11 +4,11 @@ import datetime as dt
 
 import pytest
 
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.days import comparison, publication
 from include.integrity.days.comparison import diff, verify
 from include.integrity.days.due_days import DirtyDay, dirty_days
-from include.integrity.days.unexplained import RowsWouldVanish
+from include.integrity.days.verified import RowsWouldVanish
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, duplicate, exclude, opened_store, row, serve, tombstone

@@ -5,8 +5,8 @@ import datetime as dt
 
 import pytest
 
-from include.integrity.days.covered_rows import cover
 from include.integrity.days.due_days import DirtyDay, dirty_days
+from include.integrity.days.pruning import cover
 from include.integrity.days.publication import redo, undo
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish

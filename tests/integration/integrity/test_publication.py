@@ -6,10 +6,17 @@ import itertools
 import pytest
 
 from include.contracts.errors import NothingBuilt, StaleRun
-from include.integrity.days.announcement import announcement_of
-from include.integrity.days.covered_rows import cover
-from include.integrity.days.pruning import collect_orphans, prune
-from include.integrity.days.publication import SPEED_LAYER, DayHeld, Published, UndoRefused, history, redo, undo
+from include.integrity.days.pruning import collect_orphans, cover, prune
+from include.integrity.days.publication import (
+    SPEED_LAYER,
+    DayHeld,
+    Published,
+    UndoRefused,
+    announcement_of,
+    history,
+    redo,
+    undo,
+)
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, opened_store, row, serve, tombstone

@@ -10,7 +10,7 @@ import pytest
 
 from include.integrity.days.pruning import collect_orphans
 from include.integrity.days.publication import redo, undo
-from stack.postgres_binaries import find, from_wheel
+from stack.postgres import find, from_wheel
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows

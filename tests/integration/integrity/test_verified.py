@@ -11,7 +11,7 @@ from include.integrity.__main__ import main
 from include.integrity.days import comparison
 from include.integrity.days.comparison import verify
 from include.integrity.days.publication import publish, redo, undo
-from include.integrity.days.unexplained import RowsWouldVanish
+from include.integrity.days.verified import RowsWouldVanish
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
 

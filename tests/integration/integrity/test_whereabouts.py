@@ -10,11 +10,11 @@ from include.contracts.headers import ACCEPTED_AT, EVENT_ID, REPLAYED_AT
 from include.gateway.client import GatewayUnavailable
 from include.integrity.__main__ import main
 from include.integrity.days.comparison import verify
-from include.integrity.days.covered_rows import cover
 from include.integrity.days.gateways import Unsent
+from include.integrity.days.pruning import cover
 from include.integrity.days.publication import undo
 from include.integrity.pages.app import FIND_LIMITS
-from include.integrity.pages.deadline import SearchTooLong
+from include.integrity.pages.topic_traces import SearchTooLong
 from include.integrity.pages.whereabouts import NothingToFind, SearchLimits, find
 from include.kafka import offsets
 from include.runtime.kafka_connection import KafkaConnection

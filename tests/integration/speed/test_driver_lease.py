@@ -9,8 +9,8 @@ import pytest
 from psycopg2 import OperationalError
 
 from include.contracts.errors import DatabaseUnavailable, DriverSuperseded, LedgerConflict
-from include.contracts.reject import Reject
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.validation import Reject
 from include.database.driver_lease import DriverAlive, DriverLease, LeaseTaken
 from include.database.named import query
 from include.database.offset_ledger import OffsetLedger

@@ -6,12 +6,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from include.contracts.errors import BrokerUnavailable, TableReplaced
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.kafka.admin import create_topics
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
-from spark_jobs.joining.versions import newest_versions
+from spark_jobs.joining.join_rule import newest_versions
 from spark_jobs.speed import member_preload
 from spark_jobs.speed import members as module
 from spark_jobs.speed.driver_state import DriverState

@@ -34,7 +34,7 @@ folders = [folder.getPath() for folder in block_manager.diskBlockManager().local
 print(json.dumps({"folders": folders, "jvm": context._gateway.proc.pid}), flush=True)
 sys.stdin.read()
 """
-NEXT = "import sys; from pathlib import Path; from spark_jobs.connectors.scratch import make_scratch; " \
+NEXT = "import sys; from pathlib import Path; from spark_jobs.connectors.session import make_scratch; " \
        "make_scratch(Path(sys.argv[1]))"  # fmt: skip
 
 

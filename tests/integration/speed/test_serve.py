@@ -12,15 +12,14 @@ from confluent_kafka import Producer
 from include.contracts import headers as h
 from include.contracts.errors import BrokerUnavailable, LedgerConflict, MissingRange
 from include.contracts.offsets import OffsetRange
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.kafka.record_table import record_table
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.speed import serve as serve_module
-from spark_jobs.speed.detail_decoder import DetailDecoder
 from spark_jobs.speed.driver_state import DriverState
 from spark_jobs.speed.serve import Serve
-from spark_jobs.speed.served_batch import live_columns
+from spark_jobs.speed.served_batch import DetailDecoder, live_columns
 from tests.servers import wait_until
 from tests.support.pipeline import rows, with_topics
 from tests.support.serving import NOON, opened_store

@@ -14,8 +14,7 @@ from include.contracts.errors import StaleRun, TopicReplaced
 from include.database.offset_ledger import OffsetLedger
 from include.integrity.days.publication import redo, undo
 from spark_jobs.repair import Repair, run
-from spark_jobs.speed.positions import starting_position
-from spark_jobs.speed.replaced_table import refuse_replaced_table
+from spark_jobs.speed.positions import refuse_replaced_table, starting_position
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, opened_store, pending, row, serve, tombstone

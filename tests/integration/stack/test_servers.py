@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from include.runtime.kafka_connection import KafkaConnection
 from stack.errors import StackError
 from stack.health import probe
-from stack.postgres_binaries import from_wheel
-from stack.service import KafkaHealth
+from stack.postgres import from_wheel
+from stack.services import KafkaHealth
 from tests.servers import KafkaServer, PostgresTestServer, wait_until
 from tests.support.broker import remove_topics
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from include.airflow_support import steps
 from include.airflow_support.approval import PublishApproval, fenced
-from include.integrity.days.approval import AskedBefore
+from include.integrity.days.comparison import AskedBefore
 
 SEEN = {"generation_id": 7, "digest": "d41d8cd98f00b204e9800998ecf8427e"}
 

@@ -5,8 +5,7 @@ import datetime as dt
 import pytest
 
 from include.contracts.day import DayNotOver
-from include.integrity.days.day_range import DayChoiceError, days_between
-from include.integrity.days.due_days import Window
+from include.integrity.days.due_days import DayChoiceError, Window, days_between
 
 NOON = dt.time(3, tzinfo=dt.UTC)  # in Seoul
 

@@ -10,8 +10,7 @@ from include.airflow_support import steps, tasks
 from include.airflow_support.forms import FormError
 from include.contracts.day import DayFormatError
 from include.integrity.days import gateways, publication
-from include.integrity.pages.day_page import GenerationRow
-from include.integrity.pages.undo_preview import UndoPreview
+from include.integrity.pages.day_page import GenerationRow, UndoPreview
 from include.runtime.settings import Settings
 
 STEPS = [

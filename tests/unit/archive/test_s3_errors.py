@@ -8,10 +8,10 @@ from botocore.exceptions import ClientError, ConnectTimeoutError, IncompleteRead
 from botocore.response import StreamingBody
 from botocore.stub import Stubber
 
-from include.archive import s3_client as client
-from include.archive.bucket_rights import bucket_policy
+from include.archive import bucket_storage as client
+from include.archive.bucket import bucket_policy
+from include.archive.bucket_storage import StorageRefused, client_of, translated
 from include.archive.open_storage import open_storage
-from include.archive.s3_client import StorageRefused, client_of, translated
 from include.archive.storage import StorageDenied, StorageUnavailable
 from include.contracts.errors import ConfigurationError
 from include.runtime.s3_connection import S3Connection

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.contracts.encodings import encoding_violation
-from include.contracts.reject import Reject
-from include.contracts.site import BOARD
+from include.contracts.pipelines import BOARD
+from include.contracts.validation import Reject, encoding_violation
 from include.gateway.http.answer import Fault
 from include.gateway.payload import decode
 from include.runtime.settings import GatewayLimits

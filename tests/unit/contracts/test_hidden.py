@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from include.contracts.site import BOARD
+from include.contracts.pipelines import BOARD
 from include.contracts.validation import (
     MAX_DEPTH,
     MAX_DIGITS,

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from include.contracts.errors import ContractMismatch
 from include.contracts.fields import DATE, TIMESTAMP, Field
-from include.contracts.pipelines import TOPICS
-from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
+from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER, TOPICS
 from include.contracts.validation import violations
 from include.contracts.versions import version_in
 from include.gateway.calls.openapi_schemas import example

@@ -1,7 +1,6 @@
 import pytest
 
-from demo.addresses import show_addresses
-from demo.narrator import Narrator
+from demo.narrator import Narrator, show_addresses
 from include.runtime.settings import Settings
 from stack import env_file
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from demo.generated import GeneratedRecords
+from demo.reference_data import GeneratedRecords
 from include.contracts.day import Day
 from include.contracts.pipelines import PIPELINES
 from include.contracts.validation import parse_timestamp, violations

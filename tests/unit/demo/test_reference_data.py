@@ -4,7 +4,7 @@ from itertools import islice
 
 from demo import reference_data
 from include.contracts.day import Day
-from include.contracts.site import BOARD, MEMBER
+from include.contracts.pipelines import BOARD, MEMBER
 from include.contracts.validation import parse_timestamp, violations
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from include.contracts.clock import epoch_ms, rfc3339
 from include.contracts.headers import ACCEPTED_AT
-from include.contracts.site import BOARD
+from include.contracts.pipelines import BOARD
 from include.gateway.broker_clock import MAX_SKEW_S, BrokerClock
 from include.gateway.intake import Intake, Rejected
 from tests.fakes.events import board

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from include.gateway.pace import Pace
+from include.gateway.drain import Pace
 from tests.support.drained import filled, with_backlog
 
 

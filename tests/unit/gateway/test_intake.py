@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from include.contracts.site import BOARD
+from include.contracts.pipelines import BOARD
 from include.gateway.event_ids import new_event_ids
 from include.gateway.http.limits import MAX_RECORD_BYTES
 from include.gateway.intake import Kept, NotKept, Rejected

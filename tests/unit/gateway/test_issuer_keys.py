@@ -6,8 +6,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from include.gateway.auth.issuer import HttpIssuer
-from include.gateway.auth.issuer_keys import MIN_INTERVAL_S, IssuerKeys, IssuerUnavailable
+from include.gateway.auth.issuer_keys import MIN_INTERVAL_S, HttpIssuer, IssuerKeys, IssuerUnavailable
 from include.runtime.settings import OidcSettings
 from tests.support.issuer import SigningKey
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.gateway.auth.quotas import BURST_S, Quotas
+from include.gateway.counters import Latencies
 from include.gateway.http.answer import Fault
-from include.gateway.latencies import Latencies
 
 
 class Time:

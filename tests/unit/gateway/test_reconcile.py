@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from include.contracts.errors import LOOK, BrokerUnavailable
-from include.contracts.site import BOARD, MEMBER
+from include.contracts.pipelines import BOARD, MEMBER
 from include.gateway import reconcile
 from include.gateway.intake import row_record
 from include.gateway.ports import Failure, Saved

@@ -10,8 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from include.contracts.errors import ConfigurationError, DatabaseUnavailable
 from include.integrity.days.day_status import DayStatus
 from include.integrity.days.due_days import Window
-from include.integrity.pages.metrics import BatchMetrics, BatchState
-from include.integrity.pages.metrics_app import create_metrics_app
+from include.integrity.pages.metrics import BatchMetrics, BatchState, create_metrics_app
 from include.runtime.settings import AlertSettings
 
 NOW = dt.datetime(2026, 11, 24, 3, tzinfo=dt.UTC)  # 12:00 in Seoul

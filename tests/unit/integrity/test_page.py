@@ -18,21 +18,19 @@ from psycopg2.errors import QueryCanceled
 from include.contracts.day import Day
 from include.contracts.errors import DatabaseUnavailable
 from include.database.stream_progress import Pending, Progress, Seen
-from include.integrity.days.author import Author
 from include.integrity.days.certificate import Term
 from include.integrity.days.comparison import Sample
 from include.integrity.days.day_status import DayStatus
 from include.integrity.days.due_days import Window
 from include.integrity.days.gateways import Unsent
 from include.integrity.days.publication import PublicationRow
+from include.integrity.days.publication_history import Author
 from include.integrity.pages.app import LANGUAGE_COOKIE, Sources, create_app, navigation
 from include.integrity.pages.day_page import Changed, DayPage, Difference, GenerationRow, LeftOut
-from include.integrity.pages.deadline import SearchTooLong
-from include.integrity.pages.page_figures import calendar, corrections_chart
-from include.integrity.pages.page_model import select_rows
+from include.integrity.pages.page_model import calendar, corrections_chart, select_rows
 from include.integrity.pages.page_state import PipelineState
 from include.integrity.pages.texts import Message
-from include.integrity.pages.topic_traces import Coordinates, Trace
+from include.integrity.pages.topic_traces import Coordinates, SearchTooLong, Trace
 from include.integrity.pages.whereabouts import Whereabouts
 from include.integrity.watch.findings import Finding
 from include.runtime.settings import Settings
@@ -162,7 +160,7 @@ class TestRows:
 
     def test_agrees_with_what_the_form_accepts(self):
         from include.contracts.day import DayNotOver
-        from include.integrity.days.day_range import DayChoiceError, days_between
+        from include.integrity.days.due_days import DayChoiceError, days_between
 
         for age in range(20):
             day = TODAY - dt.timedelta(days=age)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from include.integrity.pages import page_texts, texts
-from include.integrity.pages.page_texts import PageTexts
-from include.integrity.pages.texts import LANGUAGES, Message, catalogue
+from include.integrity.pages import texts
+from include.integrity.pages.texts import LANGUAGES, Message, PageTexts, catalogue
 
 FOLDER = Path(texts.__file__).parent
 TEMPLATES = sorted((FOLDER / "templates").glob("*.html"))
@@ -24,7 +23,7 @@ def values_of(text):
 
 def keys_in_code():
     """Keys that templates and code name in full."""
-    found = set(page_texts.OF_SCRIPTS)
+    found = set(texts.OF_SCRIPTS)
     for template in TEMPLATES:
         source = template.read_text(encoding="utf-8")
         found |= set(re.findall(r'texts\("(\w+)"', source))
@@ -66,7 +65,7 @@ def test_texts_of_scripts_are_those_that_scripts_name_with_the_values_they_give(
     script = (FOLDER / "templates" / "page.js").read_text(encoding="utf-8")
     named = set(re.findall(r'say\("(\w+)"', script)) | {"approve", "reject"}
 
-    assert named == set(page_texts.OF_SCRIPTS)
+    assert named == set(texts.OF_SCRIPTS)
     for key, text in PageTexts("ko").of_scripts.items():
         assert values_of(text) == values_of(catalogue()[key]["en"])
 

@@ -7,8 +7,7 @@ import pytest
 
 from include.database.stream_progress import Pending, Progress, Seen
 from include.integrity.days.due_days import Window
-from include.integrity.days.gateway_stores import MissingStore
-from include.integrity.days.gateways import Unsent
+from include.integrity.days.gateways import MissingStore, Unsent
 from include.integrity.watch.conditions import CONDITIONS, judge
 from include.integrity.watch.snapshot import Snapshot, WatchedDay
 from include.runtime.settings import AlertSettings

@@ -5,13 +5,13 @@ import threading
 import pytest
 
 from include.contracts.errors import DatabaseUnavailable, RecordsRefused
-from spark_jobs.speed import chores
-from spark_jobs.speed.chores import Chores
+from spark_jobs.speed import watchdog
+from spark_jobs.speed.watchdog import Chores
 
 
 @pytest.fixture
 def stop(monkeypatch):
-    monkeypatch.setattr(chores, "ROUND_S", 0.01)
+    monkeypatch.setattr(watchdog, "ROUND_S", 0.01)
     stop = threading.Event()
     yield stop
     stop.set()

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.contracts import headers as h
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.kafka.record_table import RAW
-from spark_jobs.speed.detail_decoder import DetailDecoder
-from spark_jobs.speed.served_batch import records_schema
+from spark_jobs.speed.served_batch import DetailDecoder, records_schema
 
 ZONE = "Asia/Seoul"
 NOON = dt.datetime(2026, 11, 20, 3, tzinfo=dt.UTC)

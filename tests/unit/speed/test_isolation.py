@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 
 from include.contracts.errors import BrokerUnavailable, PipelineError, RecordsRefused
 from include.contracts.offsets import OffsetRange
-from spark_jobs.speed.isolated import first_batch
-from spark_jobs.speed.isolation import MAX_FAILURES, MAX_REJECTED_IN_A_ROW, Isolation
-from spark_jobs.speed.pending import PendingBatch
-from spark_jobs.speed.stream_trials import Trial
+from spark_jobs.speed.isolation import MAX_FAILURES, MAX_REJECTED_IN_A_ROW, Isolation, Trial, first_batch
+from spark_jobs.speed.pending_store import PendingBatch
 
 
 class KilledError(BaseException):

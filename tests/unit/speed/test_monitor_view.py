@@ -8,10 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from include.database.stream_progress import Pending
 from spark_jobs.speed.driver_state import Batch, Done, TableSize
-from spark_jobs.speed.driver_view import DriverView, QueryView
-from spark_jobs.speed.lag import Lag
-from spark_jobs.speed.metrics import StreamMetrics
-from spark_jobs.speed.query_watch import SparkBatch
+from spark_jobs.speed.driver_view import DriverView, QueryView, StreamMetrics
+from spark_jobs.speed.lag import Lag, SparkBatch
 
 NOW = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from spark_jobs.speed.query_watch import QueryWatch
+from spark_jobs.speed.lag import QueryWatch
 
 START = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)
 

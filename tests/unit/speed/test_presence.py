@@ -4,14 +4,14 @@ import os
 import subprocess
 import sys
 
-from spark_jobs.speed.checkpoints import folder_of
-from spark_jobs.speed.presence import Presence, is_gone, is_running
+from spark_jobs.speed.stream_query import folder_of
+from spark_jobs.speed.watchdog import Presence, is_gone, is_running
 from tests.support.pipeline import ROOT
 
 HOLD = """
 import sys
 from pathlib import Path
-from spark_jobs.speed.presence import Presence
+from spark_jobs.speed.watchdog import Presence
 presence = Presence(Path(sys.argv[1]), "other")
 presence.announce()
 print("here", flush=True)

@@ -7,7 +7,7 @@ import pytest
 
 from include.contracts.errors import DatabaseUnavailable
 from include.database.driver_lease import Holder
-from spark_jobs.speed import standby
+from spark_jobs.speed import driver
 from tests.servers import wait_until
 
 NOON = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
@@ -32,8 +32,8 @@ class Lease:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(standby, "LOOK_S", 0.01)
-    monkeypatch.setattr(standby, "SILENT_S", 0.2)
+    monkeypatch.setattr(driver, "LOOK_S", 0.01)
+    monkeypatch.setattr(driver, "SILENT_S", 0.2)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def waiting(lease, stop, told=None):
     result = []
     tell = (lambda _: None) if told is None else told.append
     thread = threading.Thread(
-        target=lambda: result.append(standby.wait_for_turn(lease, lambda _: False, stop, tell)), daemon=True
+        target=lambda: result.append(driver.wait_for_turn(lease, lambda _: False, stop, tell)), daemon=True
     )
     thread.start()
     return result
@@ -68,7 +68,7 @@ def waiting(lease, stop, told=None):
     ids=["nobody ever led", "it let go", "it is gone from this machine"],
 )
 def test_its_turn_at_once(stop, lease, is_gone, after):
-    assert standby.wait_for_turn(lease, lambda driver: is_gone and driver == "other", stop) == after
+    assert driver.wait_for_turn(lease, lambda driver: is_gone and driver == "other", stop) == after
     assert lease.looks == 1
 
 

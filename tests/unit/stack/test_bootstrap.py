@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stack import bootstrap, jars, postgres_binaries, prerequisites
+from stack import bootstrap, jars, postgres, prerequisites
 from stack.errors import StackError
 from stack.jars import Jar, first_difference, read_lock
 from stack.layout import Layout
@@ -130,7 +130,7 @@ def jar_file(folder: Path, artifact: str, content: bytes) -> Jar:
 
 def test_named_folder_without_postgresql_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="POSTGRES_BIN_DIR"):
-        postgres_binaries.find({"POSTGRES_BIN_DIR": str(tmp_path)})
+        postgres.find({"POSTGRES_BIN_DIR": str(tmp_path)})
 
 
 def test_choice_of_postgresql_is_recorded_and_its_loss_named(tmp_path: Path) -> None:
@@ -140,12 +140,12 @@ def test_choice_of_postgresql_is_recorded_and_its_loss_named(tmp_path: Path) -> 
         (folder / name).write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 16.3'\n")
         (folder / name).chmod(0o755)
     record = tmp_path / "binaries.json"
-    chosen = postgres_binaries.choose(record, {"POSTGRES_BIN_DIR": str(folder)})
+    chosen = postgres.choose(record, {"POSTGRES_BIN_DIR": str(folder)})
     assert chosen.major == 16
-    assert postgres_binaries.choose(record, {}) == chosen
+    assert postgres.choose(record, {}) == chosen
     shutil.rmtree(folder)
     with pytest.raises(StackError, match=r"PostgreSQL 16 .* gone"):
-        postgres_binaries.choose(record, {})
+        postgres.choose(record, {})
 
 
 def test_postgresql_of_an_environment_that_is_gone_is_found_in_the_present_one(tmp_path, monkeypatch):
@@ -158,15 +158,15 @@ def test_postgresql_of_an_environment_that_is_gone_is_found_in_the_present_one(t
 
     old, new = programs(tmp_path / "old", "18.1"), programs(tmp_path / "new", "18.6")
     record = tmp_path / "binaries.json"
-    postgres_binaries.choose(record, {"POSTGRES_BIN_DIR": str(old)})
+    postgres.choose(record, {"POSTGRES_BIN_DIR": str(old)})
     shutil.rmtree(old)
-    monkeypatch.setattr(postgres_binaries, "from_wheel", lambda: postgres_binaries.inspect(new))
-    assert postgres_binaries.choose(record, {}).folder == new
+    monkeypatch.setattr(postgres, "from_wheel", lambda: postgres.inspect(new))
+    assert postgres.choose(record, {}).folder == new
     shutil.rmtree(new)
     programs(new, "19.0")
-    monkeypatch.setattr(postgres_binaries, "_machine_folders", lambda _: iter(()))
+    monkeypatch.setattr(postgres, "_machine_folders", lambda _: iter(()))
     with pytest.raises(StackError, match=r"PostgreSQL 18 .* gone"):
-        postgres_binaries.choose(record, {})
+        postgres.choose(record, {})
 
 
 @pytest.mark.parametrize("name", ["a b", "100%", "é", "한글", "a+b-c_d.e"])

@@ -16,7 +16,7 @@ from stack.health import unhealthy_reason
 from stack.layout import Layout
 from stack.leftovers import SERVICE_MARKER
 from stack.ports import LOOPBACK, holder, unused
-from stack.service import HttpHealth, Service
+from stack.services import HttpHealth, Service
 from stack.status import collect
 from tests.servers import wait_until
 

@@ -3,7 +3,7 @@
 import pytest
 
 from stack.errors import StackError
-from stack.proxy import java_options
+from stack.jars import java_options
 
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 

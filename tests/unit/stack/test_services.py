@@ -8,8 +8,7 @@ from stack.errors import StackError
 from stack.kafka import KafkaBroker
 from stack.layout import Layout
 from stack.run_service import prepare
-from stack.service import Job, Service
-from stack.services import declare, needed_by, stop_order
+from stack.services import Job, Service, declare, needed_by, stop_order
 from stack.supervisor import Supervisor
 
 
