@@ -17,8 +17,9 @@ from demo.story import Story
 from demo.warehouse import Warehouse
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
+from include.contracts.definition import SITE_NAME
 from include.contracts.errors import PipelineError
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE
 from include.gateway.client import GatewayClient
 from include.runtime.settings import Settings
 from stack.environment import load_environment
@@ -28,7 +29,7 @@ from stack.errors import StackError
 def main() -> int:
     """Run the demo; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
-    parser.add_argument("pipeline", nargs="?", default=BOARD_DETAIL_PIPELINE.name, help="default: %(default)s")
+    parser.add_argument("pipeline", nargs="?", default=SITE_NAME, help="default: %(default)s")
     pipeline = parser.parse_args().pipeline
     narrator = Narrator()
     try:
@@ -49,7 +50,7 @@ def _tell(settings: Settings, environment: Mapping[str, str], narrator: Narrator
     warehouse, pipeline = Warehouse(settings), settings.pipeline
     services = LocalServices(settings.stream.checkpoint_dir)
     with GatewayClient(settings.gateway) as gateway:
-        if pipeline is not BOARD_DETAIL_PIPELINE:
+        if pipeline is not SITE_PIPELINE:
             PipelineStory(
                 settings, gateway, warehouse, records=GeneratedRecords.begun_now(pipeline, day), narrator=narrator,
                 services=services, environment={**environment, "PIPELINE": pipeline.name},

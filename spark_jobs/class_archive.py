@@ -29,7 +29,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.contracts.clock import rfc3339
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.runtime.command import as_command
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import SparkSettings

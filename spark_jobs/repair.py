@@ -33,7 +33,7 @@ from typing import get_args
 
 from include.contracts.clock import Clock, SystemClock
 from include.contracts.day import Day
-from include.contracts.definition import SITE_PIPELINE
+from include.contracts.definition import SITE_NAME
 from include.contracts.errors import LOOK, OK, LedgerBeyondEnd, TopicReplaced
 from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import Move, OffsetLedger, Output
@@ -182,7 +182,7 @@ def run(repair: Repair, consumers: Sequence[Query], dry_run: bool, force: bool) 
         for line in table_lines(looked):
             print(line)
     for position, _ in looked:
-        again = _BY_THE_SITE if repair.pipeline == SITE_PIPELINE else _BY_OTHERS
+        again = _BY_THE_SITE if repair.pipeline == SITE_NAME else _BY_OTHERS
         text = (_OF_JOIN if position.consumer == "join" else _OF_SERVE).format(topic=position.topic, again=again)
         print("\n" + textwrap.fill(text, 110, subsequent_indent="  "))
     if table is not None:

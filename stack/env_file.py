@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from include.runtime.settings import DEFAULT_PIPELINE, prefix_of
+from include.contracts.definition import SITE_NAME
+from include.runtime.settings import prefix_of
 from stack.errors import StackError
 from stack.ports import next_free
 from stack.services import pipelines_of
@@ -61,7 +62,7 @@ SECTIONS = (
     ),
     Section(
         "Pipelines that run side by side, separated by commas; see docs/pipelines.md.",
-        (Variable("PIPELINES", DEFAULT_PIPELINE),),
+        (Variable("PIPELINES", SITE_NAME),),
     ),
     Section("Time zone of the pipeline's days.", (Variable("PIPELINE_TIMEZONE", "Asia/Seoul"),)),
     Section(
@@ -189,7 +190,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def sections_of(values: Mapping[str, str]) -> tuple[Section, ...]:
     """Return the sections of a file with these values: SECTIONS, and one per further pipeline. Raises StackError."""
-    further = pipelines_of({"PIPELINES": DEFAULT_PIPELINE, **values})[1:]
+    further = pipelines_of({"PIPELINES": SITE_NAME, **values})[1:]
     return (*SECTIONS, *(_section_of(name, number) for number, name in enumerate(further)))
 
 

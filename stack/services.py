@@ -6,11 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from include.contracts.definition import FOLDER
+from include.contracts.definition import FOLDER, SITE_NAME
 from include.contracts.errors import ConfigurationError
 from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.kafka_connection import KafkaConnection
-from include.runtime.settings import DEFAULT_PIPELINE, libpq_settings, pipeline_names, reader_of
+from include.runtime.settings import libpq_settings, pipeline_names, reader_of
 from include.runtime.tls import ClientTls, read_client_tls
 from stack.errors import StackError
 from stack.layout import Layout
@@ -31,7 +31,7 @@ def gateway_pipeline(settings: Mapping[str, str]) -> str:
     Raises StackError as `pipelines_of` does.
     """
     names = pipelines_of(settings)
-    return DEFAULT_PIPELINE if DEFAULT_PIPELINE in names else names[0]
+    return SITE_NAME if SITE_NAME in names else names[0]
 
 
 def suffix_of(pipeline: str, settings: Mapping[str, str]) -> str:

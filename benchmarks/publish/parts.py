@@ -11,7 +11,7 @@ import psycopg2
 from psycopg2 import sql
 
 from include.contracts.day import Day
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.generation_store import table_name
 from include.database.named import query
 from include.database.sessions import connect, open_connection

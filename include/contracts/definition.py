@@ -9,7 +9,7 @@ from include.contracts.fields import Field
 from include.contracts.topics import Topic
 
 FOLDER = Path(__file__).resolve().parents[1] / "pipelines"  # of the definitions, each in NAME.toml
-SITE_PIPELINE = "board_detail"  # the pipeline whose topics the site's own tables feed
+SITE_NAME = "board_detail"  # of the pipeline that the tables of the site's API feed; the default of PIPELINES
 
 Side = Literal["stream", "table"]
 

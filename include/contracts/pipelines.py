@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from include.contracts.definition import SITE_PIPELINE, Definition, definitions_folder
+from include.contracts.definition import Definition, definitions_folder
 from include.contracts.definition_file import load_definitions
 from include.contracts.topics import Topic
 
@@ -16,7 +16,8 @@ RAW_TOPICS: Mapping[str, Topic] = {
     topic.name: topic for each in PIPELINES.values() for topic in (each.table, each.stream)
 }
 
-
-BOARD_DETAIL_PIPELINE = PIPELINES[SITE_PIPELINE]
-MEMBER, BOARD = BOARD_DETAIL_PIPELINE.table, BOARD_DETAIL_PIPELINE.stream
-BOARD_DETAIL = BOARD_DETAIL_PIPELINE.output
+SITE_PIPELINE = PIPELINES[
+    "board_detail"
+]  # its topics are fed by the tables of the site's API; the default of PIPELINES
+MEMBER, BOARD = SITE_PIPELINE.table, SITE_PIPELINE.stream
+BOARD_DETAIL = SITE_PIPELINE.output

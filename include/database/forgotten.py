@@ -11,7 +11,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.errors import DayBusy
 from include.contracts.fields import names_key
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE
 from include.database.generation_store import measurement
 from include.database.named import query
 from include.database.sessions import connect
@@ -37,7 +37,7 @@ class ForgottenStore:
 
     def __init__(self, database: DatabaseSettings) -> None:
         self._database = database
-        has_site = database.pipeline is BOARD_DETAIL_PIPELINE
+        has_site = database.pipeline is SITE_PIPELINE
         self._statements = _STATEMENTS | (_STATEMENTS_OF_SITE if has_site else {})
         self._selects = ("select_keys_of_joined", *(["select_board_documents"] if has_site else []))
 

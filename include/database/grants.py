@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from include.contracts.definition import Definition
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE
 from include.database.named import fill
 
 _FOLDER = Path(__file__).parent
@@ -14,7 +14,7 @@ _DENIED = re.compile(r"permission denied for \w+(?: \w+)? (\w+)")
 
 def grants(pipeline: Definition) -> list[str]:
     """Return the GRANT statements of a pipeline's database, and of the site's tables if they are in it; on one line."""
-    files = ["schema.sql", *(["site.sql"] if pipeline is BOARD_DETAIL_PIPELINE else [])]
+    files = ["schema.sql", *(["site.sql"] if pipeline is SITE_PIPELINE else [])]
     text = fill("\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in files), pipeline)
     return [" ".join(found.split()) for found in _GRANT.findall(text)]
 

@@ -24,7 +24,7 @@ from psycopg2.extensions import cursor as Cursor
 from psycopg2.extensions import encrypt_password
 
 from include.contracts.errors import ConfigurationError, ContractMismatch, DatabaseUnavailable, Transient
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE
 from include.database import schema_revision
 from include.database.evolve import evolve, make_view
 from include.database.named import fill, query
@@ -226,7 +226,7 @@ def _create(database: DatabaseSettings) -> str:
     with connect(database, "pipeline_owner", "migrate", MIGRATION) as connection, connection.cursor() as cursor:
         cursor.execute(fill(SCHEMA.read_text(encoding="utf-8"), database.pipeline))
         make_view(cursor)
-        if database.pipeline is BOARD_DETAIL_PIPELINE:
+        if database.pipeline is SITE_PIPELINE:
             cursor.execute(SITE.read_text(encoding="utf-8"))
         cursor.execute(query("save_revision", cursor), {"revision": revision})
     return revision

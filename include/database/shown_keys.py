@@ -68,7 +68,7 @@ def newest_shown(cursor: Cursor, keys: Sequence[int]) -> dict[int, Known]:
     """
     newest: dict[int, Known] = {}
     for look in a_few_at_a_time(cursor, [*looks(cursor, keys)]):
-        cursor.execute(query("select_shown_boards", cursor), look._asdict() | {"keys": array(look.keys)})
+        cursor.execute(query("select_shown_keys", cursor), look._asdict() | {"keys": array(look.keys)})
         for key, version_at, offset in cursor.fetchall():
             found = Known(version_at, offset, look.day_number)
             newest[key] = max(newest.get(key, found), found)

@@ -19,7 +19,7 @@ from psycopg2.extensions import cursor as Cursor
 from include.contracts.clock import rfc3339
 from include.contracts.errors import DatabaseClockAhead, DatabaseUnavailable
 from include.contracts.fields import snake_case
-from include.contracts.pipelines import BOARD, BOARD_DETAIL_PIPELINE, MEMBER
+from include.contracts.pipelines import BOARD, MEMBER, SITE_PIPELINE
 from include.contracts.topics import Topic
 from include.contracts.validation import parse_timestamp
 from include.contracts.versions import GATEWAY_MARGIN, dated_ahead
@@ -230,7 +230,7 @@ def saved_row(topic: Topic, row: Row) -> Saved:
     if topic is BOARD:
         row_id, document, modified_at = row
         value = {field.name: document.get(field.name) for field in topic.fields}
-        created = BOARD_DETAIL_PIPELINE.day_field
+        created = SITE_PIPELINE.day_field
         return Saved(row_id, parse_timestamp(document[created]), modified_at, value)
     value = {
         field.name: rfc3339(cell) if isinstance(cell, dt.datetime) else cell

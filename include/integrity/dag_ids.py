@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from include.contracts.definition import SITE_PIPELINE
+from include.contracts.definition import SITE_NAME
 from include.runtime.settings import listed_pipelines
 
 BASES = (
@@ -22,4 +22,4 @@ SITE_BASES = {"reconcile_sources"}  # of the pipeline that the site's own tables
 def dag_ids(pipeline: str) -> Mapping[str, str]:
     """Return a pipeline's DAG ids by base: of the first pipeline the base itself, of others with the name behind it."""
     suffix = "" if pipeline == listed_pipelines()[0] else f"_{pipeline}"
-    return {base: base + suffix for base in BASES if pipeline == SITE_PIPELINE or base not in SITE_BASES}
+    return {base: base + suffix for base in BASES if pipeline == SITE_NAME or base not in SITE_BASES}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from include.contracts.definition import Definition, definitions_folder
+from include.contracts.definition import SITE_NAME, Definition, definitions_folder
 from include.contracts.errors import ConfigurationError
 from include.runtime.environment_reader import EnvironmentReader, without_login
 from include.runtime.kafka_connection import KafkaConnection
@@ -46,7 +46,6 @@ _SESSION_ATTRS = {name: name for name in ("any", "read-write", "read-only", "pri
 TRACING_SECRETS = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
 _OTLP_PROTOCOLS = {"http/protobuf": "http/protobuf"}  # no other exporter is installed
 
-DEFAULT_PIPELINE = "board_detail"
 DEFAULT_TIMEZONE = "Asia/Seoul"
 APPROVAL_TIMEOUT_S = 43_200.0
 _MOST_DAYS = 36_500
@@ -500,7 +499,7 @@ def reader_of(pipeline: str, environment: Mapping[str, str]) -> EnvironmentReade
 def listed_pipelines(environment: Mapping[str, str] | None = None) -> list[str]:
     """Return the names in PIPELINES, separated by commas; else the one in PIPELINE. They are not checked."""
     env = EnvironmentReader(os.environ if environment is None else environment)
-    return [name.strip() for name in env.text("PIPELINES", env.text("PIPELINE", DEFAULT_PIPELINE)).split(",")]
+    return [name.strip() for name in env.text("PIPELINES", env.text("PIPELINE", SITE_NAME)).split(",")]
 
 
 def pipeline_names(environment: Mapping[str, str] | None = None, folder: Path | None = None) -> list[str]:

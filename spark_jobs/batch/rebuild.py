@@ -30,8 +30,8 @@ from include.runtime.failpoints import failpoint
 from include.runtime.settings import DatabaseSettings, Settings
 from spark_jobs.batch import tasks
 from spark_jobs.batch.blobs import Blob, Kind, identity_partitioner, packed, steps
-from spark_jobs.batch.member_preload import MemberPreload, PreloadedMembers
 from spark_jobs.batch.rebuild_progress import RebuildProgress
+from spark_jobs.batch.table_preload import MemberPreload, PreloadedMembers
 from spark_jobs.connectors.failures import TASK_ERRORS, task_error
 from spark_jobs.sources.archive_files import ArchiveFolder
 from spark_jobs.sources.archive_source import ArchiveSource, archive_sources

@@ -34,7 +34,6 @@ from spark_jobs.joining.details import day_of, to_records
 from spark_jobs.joining.join_rule import board_details_of_newest
 from spark_jobs.speed.driver_state import Batch, DriverState
 from spark_jobs.speed.isolation import Isolation, reason_of_reject
-from spark_jobs.speed.members import MemberTable
 from spark_jobs.speed.pages import pages
 from spark_jobs.speed.pending_store import (
     Coordinates,
@@ -44,6 +43,7 @@ from spark_jobs.speed.pending_store import (
     PendingStore,
     StoredRecord,
 )
+from spark_jobs.speed.table_state import TableState
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class JoinProgress:
             self._due = None
 
 
-class BoardJoin:
+class StreamTableJoin:
     """Joins batches of boards with the member table, and pending boards once their member is known.
 
     A batch is one Spark job: read, decode, join, send. An observation counts the boards that could not be sent; only if
@@ -99,7 +99,7 @@ class BoardJoin:
     def __init__(
         self,
         session: SparkSession,
-        members: MemberTable,
+        members: TableState,
         store: PendingStore,
         lease: DriverLease,
         definition: Definition,

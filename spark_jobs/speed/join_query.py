@@ -18,13 +18,13 @@ from include.kafka.topic_tail import TopicTail
 from include.runtime.retry import NO_LIMIT, retry_transient
 from spark_jobs.connectors.kafka import read_range
 from spark_jobs.speed.driver_state import DriverState, Query
-from spark_jobs.speed.join import BoardJoin, JoinProgress
-from spark_jobs.speed.member_preload import MemberPreload
-from spark_jobs.speed.members import MemberTable
+from spark_jobs.speed.join import JoinProgress, StreamTableJoin
 from spark_jobs.speed.pending_store import PendingStore
 from spark_jobs.speed.positions import refuse_replaced_table
 from spark_jobs.speed.serve import STEP
 from spark_jobs.speed.stream_query import DriverContext, StreamQuery
+from spark_jobs.speed.table_preload import MemberPreload
+from spark_jobs.speed.table_state import TableState
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class JoinQuery(StreamQuery):
         settings, state = context.settings, context.state
         max_bytes, most = settings.stream.max_batch_bytes, settings.stream.max_boards_per_batch
         keep = partial(keep_rejects, context.store, state, context.stop)
-        members = self._members = MemberTable(
+        members = self._members = TableState(
             session, context.offset_reader, self._tail, definition, state, keep, max_bytes,
             settings.stream.table_partitions,
         )  # fmt: skip
@@ -76,7 +76,7 @@ class JoinQuery(StreamQuery):
         self._retry(lambda: members.load(preloaded))
         self._refuse_replaced_table()  # again, after days as a standby; from now on `members` checks its topic's id
         read = self._reader(session)
-        join = self._join = BoardJoin(
+        join = self._join = StreamTableJoin(
             session, members, context.store, context.lease, definition, settings.kafka.connection,
             settings.timezone, state, context.stop, read, keep, max_bytes, context.tracer,
         )  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import replace
 from include.contracts.clock import epoch_ms, rfc3339
 from include.contracts.errors import DatabaseUnavailable
 from include.contracts.offsets import Partition
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE
 from include.contracts.topics import Topic
 from include.gateway.ports import (
     Backlog,
@@ -288,7 +288,7 @@ class MemorySystemOfRecord:
             current = self.rows.get((topic.name, row_id))
             if current is None:
                 return None
-            created = dt.datetime.fromisoformat(str(current[BOARD_DETAIL_PIPELINE.day_field]))
+            created = dt.datetime.fromisoformat(str(current[SITE_PIPELINE.day_field]))
             return self._save(topic, row_id, fields, created)
 
         return self._once(key, change)
@@ -324,7 +324,7 @@ class MemorySystemOfRecord:
         modified = self._next_version(topic, row_id)
         made = {
             topic.key_field: row_id,
-            BOARD_DETAIL_PIPELINE.day_field: rfc3339(created),
+            SITE_PIPELINE.day_field: rfc3339(created),
             topic.version_field: rfc3339(modified),
         }
         value = {field.name: made.get(field.name, fields.get(field.name)) for field in topic.fields}

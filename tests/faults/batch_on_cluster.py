@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from include.runtime.settings import DEFAULT_PIPELINE
+from include.contracts.definition import SITE_NAME
 from tests.faults import batch_parts, frame
 from tests.faults.batch_plan import Effect, Fault, Plan, Step
 from tests.faults.batch_rounds import RECORDS, Proof, Round
@@ -80,7 +80,7 @@ def _run_id(line: Sequence[str]) -> str:
 
 
 @contextmanager
-def parts_in(folder: Path, pipeline: str = DEFAULT_PIPELINE, seed: int = 7) -> Iterator[Parts]:
+def parts_in(folder: Path, pipeline: str = SITE_NAME, seed: int = 7) -> Iterator[Parts]:
     """Yield the parts, running and healthy, with their logs in the folder; stop them at the end."""
     with spark_cluster(folder / "cluster", WORKERS) as cluster:
         archive = {"ARCHIVE_DIR": (folder / "steps" / "archive").as_uri()}  # a folder that all workers see

@@ -20,10 +20,11 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from include.contracts.day import Day
+from include.contracts.definition import SITE_NAME
 from include.database.named import fill
 from include.runtime.failpoints import FOLDER_VARIABLE, VARIABLE
 from include.runtime.process_tree import descendants, kill_with_children
-from include.runtime.settings import DEFAULT_PIPELINE, Settings
+from include.runtime.settings import Settings
 from stack import leftovers
 from stack.environment import MARKER
 from tests.faults.batch_plan import CLOCKS_S, Effect, Fault
@@ -314,7 +315,7 @@ class Watch:
 
 @contextlib.contextmanager
 def parts_in(
-    folder: Path, pipeline: str = DEFAULT_PIPELINE, more: Mapping[str, str] = MappingProxyType({})
+    folder: Path, pipeline: str = SITE_NAME, more: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Parts]:
     """Yield the parts of a pipeline, running and healthy, with their logs in the folder; stop them at the end.
 

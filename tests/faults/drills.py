@@ -29,8 +29,9 @@ import msgspec
 
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
+from include.contracts.definition import SITE_NAME
 from include.integrity.days.due_days import days_to_rebuild
-from include.runtime.settings import DEFAULT_PIPELINE, Settings
+from include.runtime.settings import Settings
 from stack import env_file, environment
 from stack.backup import ENV_FILE, copy_private
 from stack.layout import Layout
@@ -313,7 +314,7 @@ def main() -> int:
     parser.add_argument("--drill", choices=["restore", "upgrade"], help="this one alone (default: both)")
     parser.add_argument("--ref", help="the commit to upgrade from (default: the last release, or HEAD)")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--pipeline", choices=[DEFAULT_PIPELINE], default=DEFAULT_PIPELINE)
+    parser.add_argument("--pipeline", choices=[SITE_NAME], default=SITE_NAME)
     parser.add_argument("--folder", type=Path, help="a new one, where logs and data stay (default: kept on failure)")
     arguments = parser.parse_args()
     return frame.prove("drills", arguments, partial(_prove, arguments))

@@ -28,12 +28,13 @@ import msgspec
 
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
+from include.contracts.definition import SITE_NAME
 from include.contracts.validation import parse_timestamp
 from include.gateway.reconcile import Reconciled, Scope, reconcile_sources
 from include.integrity.days.certificate import Certificate
 from include.integrity.days.due_days import days_to_rebuild
 from include.integrity.days.stream_lag import wait_until_caught_up
-from include.runtime.settings import DEFAULT_PIPELINE, Settings
+from include.runtime.settings import Settings
 from tests.faults import frame
 from tests.faults.closed_load import CLIENTS, ClosedLoad
 from tests.faults.connection import Answer, Connection, Unanswered
@@ -311,7 +312,7 @@ def main() -> int:
     )
     parser.set_defaults(rounds=len(Mode))
     arguments = frame.parsed(parser)
-    if arguments.pipeline != DEFAULT_PIPELINE:
+    if arguments.pipeline != SITE_NAME:
         parser.error(f"--pipeline {arguments.pipeline}: its database has no tables of the site")
     return frame.prove("failover", arguments, partial(_prove, arguments))
 

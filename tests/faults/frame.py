@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from include.contracts.definition import SITE_NAME
 from include.contracts.pipelines import PIPELINES
-from include.runtime.settings import DEFAULT_PIPELINE
 
 _TERMINATED = 128 + signal.SIGTERM
 _SHOWN = 10
@@ -27,7 +27,7 @@ def parser_of(description: str, one_round: bool = False) -> argparse.ArgumentPar
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--pipeline", choices=PIPELINES, default=DEFAULT_PIPELINE)
+    parser.add_argument("--pipeline", choices=PIPELINES, default=SITE_NAME)
     parser.add_argument(
         "--folder", type=Path, help="a new one, where logs and data stay (default: kept only on failure)"
     )

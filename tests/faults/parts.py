@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from include.contracts.definition import Definition
+from include.contracts.definition import SITE_NAME, Definition
 from include.contracts.pipelines import PIPELINES
 from include.gateway.auth import token_file
 from include.gateway.auth.token_file import Entry, digest
 from include.gateway.broker_clock import MAX_SKEW_S
 from include.gateway.client import GatewayUnavailable
 from include.integrity.days.gateways import NotMissing, give_up_store
-from include.runtime.settings import DEFAULT_PIPELINE, Settings
+from include.runtime.settings import Settings
 from tests.faults.plan import OF_THE_BROKER, OF_THE_FILE, Fault, Plan, Span
 from tests.servers import PostgresTestServer, wait_until
 from tests.support.access import AUTHORIZER, Access
@@ -280,7 +280,7 @@ def add_second_sender(gateway: GatewayProcess, pipeline: Definition) -> None:
 
 
 @contextlib.contextmanager
-def parts_in(folder: Path, postgres: PostgresTestServer, pipeline: str = DEFAULT_PIPELINE) -> Iterator[Parts]:
+def parts_in(folder: Path, postgres: PostgresTestServer, pipeline: str = SITE_NAME) -> Iterator[Parts]:
     """Yield the parts, running and healthy, with their logs in the folder; stop them at the end.
 
     Events are records of the pipeline's stream; the database is that of the site.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from include.runtime.settings import DEFAULT_PIPELINE
+from include.contracts.definition import SITE_NAME
 from tests.faults import frame, stream_parts
 from tests.faults.cluster_faults import WORKERS, ClusterEffect, let_happen, wait_until_whole
 from tests.faults.stream_bulk import bulk_of_table_records
@@ -75,7 +75,7 @@ class Parts(stream_parts.Parts):
 
 
 @contextmanager
-def parts_in(folder: Path, pipeline: str = DEFAULT_PIPELINE, seed: int = 7) -> Iterator[Parts]:
+def parts_in(folder: Path, pipeline: str = SITE_NAME, seed: int = 7) -> Iterator[Parts]:
     """Yield the parts, running and healthy, with their logs in the folder; stop them at the end."""
     with (
         spark_cluster(folder / "cluster", WORKERS) as cluster,

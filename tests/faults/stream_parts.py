@@ -16,8 +16,9 @@ from typing import Any
 import psycopg2
 from confluent_kafka import Producer
 
+from include.contracts.definition import SITE_NAME
 from include.database.named import COORDINATES, fill
-from include.runtime.settings import DEFAULT_PIPELINE, Settings
+from include.runtime.settings import Settings
 from tests.faults.stream_bulk import bulk_of_table_records, large_records, many_pending
 from tests.faults.stream_driver import Driver
 from tests.faults.stream_plan import OF_A_RECORD, Effect, Fault, Plan
@@ -303,7 +304,7 @@ class Parts:
 @contextlib.contextmanager
 def parts_in(
     folder: Path,
-    pipeline: str = DEFAULT_PIPELINE,
+    pipeline: str = SITE_NAME,
     is_apart: bool = False,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Parts]:

@@ -16,7 +16,7 @@ from include.archive.store import ArchiveStore, Batch
 from include.contracts.clock import SystemClock, epoch_ms
 from include.contracts.day import Day
 from include.contracts.errors import DriverSuperseded, TableReplaced
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.generation_store import GenerationStore
 from include.database.offset_ledger import OffsetLedger
 from include.integrity.days.due_days import days_in_topic
@@ -30,9 +30,9 @@ from spark_jobs.sources.archive_source import ArchiveSource, archive_sources
 from spark_jobs.sources.inputs import MARGIN, Known, fix_ranges
 from spark_jobs.speed.driver_state import DriverState
 from spark_jobs.speed.manual_reject import ManualReject, Place
-from spark_jobs.speed.member_preload import MemberPreload
-from spark_jobs.speed.members import MemberTable
 from spark_jobs.speed.positions import position_of
+from spark_jobs.speed.table_preload import MemberPreload
+from spark_jobs.speed.table_state import TableState
 from tests.fakes.events import member
 from tests.support.broker import make_pipeline_topics, remove_topics
 from tests.support.pipeline import migrated, produce, rows
@@ -343,7 +343,7 @@ def test_a_table_that_is_made_again_while_it_is_preloaded_and_loaded_is_noticed(
     def ask():
         tail = TopicTail(world.settings.kafka.connection, TABLE)
         preload = MemberPreload(world.log.offsets, tail, PIPELINE, 1 << 20)
-        table = MemberTable(spark, world.log.offsets, tail, PIPELINE, DriverState(), [].extend, 1 << 20, 1)
+        table = TableState(spark, world.log.offsets, tail, PIPELINE, DriverState(), [].extend, 1 << 20, 1)
         try:
             preload.start()
             table.load(preload.result())

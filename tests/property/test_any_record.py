@@ -18,7 +18,7 @@ from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.offsets import OffsetRange
 from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.contracts.topics import LOG_APPEND_TIME
 from include.contracts.validation import Reject
 from include.integrity.days.comparison import diff

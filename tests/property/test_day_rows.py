@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from include.contracts import headers as h
 from include.contracts.clock import rfc3339
 from include.contracts.day import Day
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
-from spark_jobs.batch.member_preload import PreloadedMembers
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from spark_jobs.batch.rebuild import build
+from spark_jobs.batch.table_preload import PreloadedMembers
 from spark_jobs.decoding.arrow_rows import member_schema
 from spark_jobs.decoding.raw_columns import RawColumns
 from tests.fakes.events import board, member

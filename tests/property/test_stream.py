@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 
 from include.contracts.clock import rfc3339
 from include.contracts.offsets import OffsetRange
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from spark_jobs.speed.driver_state import DriverState
-from spark_jobs.speed.join import BoardJoin
+from spark_jobs.speed.join import StreamTableJoin
 from spark_jobs.speed.join_query import keep_rejects
 from spark_jobs.speed.live_table_sink import LiveTableSink
-from spark_jobs.speed.members import MemberTable
 from spark_jobs.speed.pending_store import PendingStore
 from spark_jobs.speed.serve import Serve
+from spark_jobs.speed.table_state import TableState
 from tests.fakes.events import board, member
 from tests.servers import wait_until
 from tests.support.examples import examples
@@ -215,11 +215,13 @@ class Driver:
         self.store = PendingStore(settings.database, lease)
         keep = partial(keep_rejects, self.store, state, self._stop)
         tail = TopicTail(servers, "member")
-        members = MemberTable(self._spark, offset_reader, tail, PIPELINE, state, keep, self.max_bytes, 2)
+        members = TableState(self._spark, offset_reader, tail, PIPELINE, state, keep, self.max_bytes, 2)
         self._parts.callback(members.close)
         members.load()
-        self._join = BoardJoin(self._spark, members, self.store, lease, PIPELINE, servers, settings.timezone, state,
-                               self._stop, self._boards, keep, self.max_bytes)  # fmt: skip
+        self._join = StreamTableJoin(
+            self._spark, members, self.store, lease, PIPELINE, servers, settings.timezone, state, self._stop,
+            self._boards, keep, self.max_bytes,
+        )  # fmt: skip
         topic_id = offset_reader.topic_id(OUTPUT)
         start = OffsetLedger(settings.database).open("serve", OUTPUT, topic_id, offset_reader.earliest(OUTPUT), lease)
         self._serving = LiveTableSink(settings.database, "serve", OUTPUT, topic_id, lease)

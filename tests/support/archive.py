@@ -14,7 +14,7 @@ from include.archive.store import ArchiveStore
 from include.contracts import headers as h
 from include.contracts.clock import SystemClock, epoch_ms, rfc3339
 from include.contracts.day import Day
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.contracts.validation import parse_timestamp
 from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection

@@ -22,10 +22,10 @@ from include.kafka.topic_tail import TopicTail
 from include.runtime.settings import Settings
 from spark_jobs.connectors.session import STREAM_CONFIGURATION, open_session
 from spark_jobs.joining.join_rule import newest_versions
-from spark_jobs.speed import members as module
+from spark_jobs.speed import table_state as module
 from spark_jobs.speed.driver_state import DriverState
 from spark_jobs.speed.isolation import MAX_FAILURES
-from spark_jobs.speed.members import MemberTable
+from spark_jobs.speed.table_state import TableState
 
 PARTITIONS = 4
 ANSWER = "answer: "  # before it: Java logs to standard output too
@@ -37,7 +37,7 @@ def main() -> None:
     settings = Settings.from_environment()
     servers = settings.kafka.connection
     session = open_session(settings.spark, "member-table", "512m", STREAM_CONFIGURATION)
-    table = MemberTable(session, OffsetReader(servers), TopicTail(servers, "member"), settings.pipeline, DriverState(),
+    table = TableState(session, OffsetReader(servers), TopicTail(servers, "member"), settings.pipeline, DriverState(),
                         lambda _: None, 1 << 20, PARTITIONS)  # fmt: skip
     for line in sys.stdin:
         command, *keys = line.split()
@@ -46,7 +46,7 @@ def main() -> None:
     session.stop()
 
 
-def _answer(table: MemberTable, command: str, keys: list[int]) -> object:
+def _answer(table: TableState, command: str, keys: list[int]) -> object:
     match command:
         case "load":
             return table.load()
@@ -68,12 +68,12 @@ def _answer(table: MemberTable, command: str, keys: list[int]) -> object:
     raise ValueError(command)
 
 
-def _names(table: MemberTable) -> dict[int, str]:
+def _names(table: TableState) -> dict[int, str]:
     newest = newest_versions(reduce(DataFrame.unionByName, table.relations()), "id_")
     return {row.id_: row.nickname_ for row in newest.collect()}
 
 
-def _batch(table: MemberTable) -> dict[int, str]:
+def _batch(table: TableState) -> dict[int, str]:
     """Refresh and read, and do both again if that fails, as the join does with a batch."""
     for _ in range(MAX_FAILURES - 1):
         table.refresh()

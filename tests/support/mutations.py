@@ -125,13 +125,13 @@ MUTATIONS = {
     "covered-unknown": _in_query("drop_superseded_staged", "c.{{key}} = s.{{key}}", "false"),
     # a deletion is of the day of a row alone
     "pending-deletion-dayless": _all(
-        _in_query("select_shown_boards", "kind = 'pending'", "false"),
+        _in_query("select_shown_keys", "kind = 'pending'", "false"),
         _in_query("set_days_of_staged_tombstones", "w.{{key}} = s.{{key}}", "false"),
     ),
     # a board waits although its newer version is covered, or another day shows it
     "older-waits": _all(
         _in_query("select_served_versions", "detail_covered WHERE", "detail_covered WHERE false AND"),
-        _in_query("select_shown_boards", "{{key}}, {{version}}", "{{key}}, timestamptz 'epoch'"),
+        _in_query("select_shown_keys", "{{key}}, {{version}}", "{{key}}, timestamptz 'epoch'"),
     ),
     # a day that shows a newer version of a board lets older ones of other days wait, and shows older ones than those
     "waiting-elsewhere-unseen": _in_query("cover_pending", "OR {{key}} BETWEEN", "OR false AND {{key}} BETWEEN"),

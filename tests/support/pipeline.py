@@ -12,9 +12,10 @@ from typing import Any
 import psycopg2
 from confluent_kafka import Producer
 
+from include.contracts.definition import SITE_NAME
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from include.database.migrate import migrate
-from include.runtime.settings import DEFAULT_PIPELINE, Role, Settings
+from include.runtime.settings import Role, Settings
 from stack.layout import Layout
 from tests.servers import KafkaServer, PostgresTestServer
 from tests.support.broker import make_pipeline_topics
@@ -29,7 +30,7 @@ def environment(
     postgres: PostgresTestServer,
     database: str,
     state: Path,
-    pipeline: str = DEFAULT_PIPELINE,
+    pipeline: str = SITE_NAME,
 ) -> dict[str, str]:
     """The variables a process of the pipeline needs."""
     return {
@@ -55,7 +56,7 @@ def migrated(
     postgres: PostgresTestServer,
     database: str,
     state: Path,
-    pipeline: str = DEFAULT_PIPELINE,
+    pipeline: str = SITE_NAME,
 ) -> Settings:
     """A new database with the pipeline's schema, and the settings that lead to it."""
     settings = Settings.from_environment(environment(kafka, postgres, database, state, pipeline))
@@ -69,7 +70,7 @@ def migrated(
 
 
 def with_topics(
-    kafka: KafkaServer, postgres: PostgresTestServer, database: str, state: Path, pipeline: str = DEFAULT_PIPELINE
+    kafka: KafkaServer, postgres: PostgresTestServer, database: str, state: Path, pipeline: str = SITE_NAME
 ) -> Settings:
     """The same, with the topics made on the broker."""
     settings = migrated(kafka, postgres, database, state, pipeline)

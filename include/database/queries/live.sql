@@ -154,7 +154,7 @@ DELETE FROM acknowledged_day WHERE day IN (SELECT date '1970-01-01' + number FRO
 -- name: select_dayless_tombstones
 SELECT {{key}} FROM stage_detail WHERE deleted AND day IS NULL ORDER BY {{key}}
 
--- name: select_shown_boards
+-- name: select_shown_keys
 -- Rows, and before all of them boards that wait for their member: of these no version is kept.
 SELECT {{key}}, {{version}}, stream_offset
   FROM detail_final

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from include.contracts.fields import LONG_MAX, TEXT_PATTERN, Field, decimal_example
-from include.contracts.pipelines import BOARD, BOARD_DETAIL_PIPELINE, MEMBER, RAW_TOPICS
+from include.contracts.pipelines import BOARD, MEMBER, RAW_TOPICS, SITE_PIPELINE
 from include.contracts.topics import Topic
 from include.contracts.validation import MAX_DEPTH
 from include.runtime.settings import GatewayLimits
@@ -49,7 +49,7 @@ def title(topic: str) -> str:
 
 def given_fields(topic: Topic) -> list[Field]:
     """Return the fields of a row that clients give; the server generates the id and the times."""
-    made_here = {topic.key_field, BOARD_DETAIL_PIPELINE.day_field, topic.version_field}
+    made_here = {topic.key_field, SITE_PIPELINE.day_field, topic.version_field}
     return [field for field in topic.fields if field.name not in made_here]
 
 

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from include.contracts.clock import rfc3339
 from include.contracts.errors import DatabaseClockAhead, DatabaseUnavailable
 from include.contracts.fields import LONG_MAX
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, violations
 from include.gateway.calls.events import raise_unless_kept
@@ -75,7 +75,7 @@ class Rows:
         self._services = services
         self._topic = topic
         self._locks = RowLocks()
-        made_here = {topic.key_field, BOARD_DETAIL_PIPELINE.day_field, topic.version_field}
+        made_here = {topic.key_field, SITE_PIPELINE.day_field, topic.version_field}
         self._made_here = sorted(made_here)
         self._given = [field.name for field in topic.fields if field.name not in made_here]
 

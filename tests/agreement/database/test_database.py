@@ -7,7 +7,7 @@ import psycopg2.errors
 import pytest
 
 from include.contracts.errors import ConfigurationError
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.contracts.validation import parse_timestamp
 from include.database.migrate import migrate
 from include.database.named import COORDINATES, QUERIES, fill

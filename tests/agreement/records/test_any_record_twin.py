@@ -16,7 +16,7 @@ from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.fields import record_id
 from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER, TOPICS
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.contracts.validation import MAX_DIGITS, MAX_NAME_LENGTH, Reject, suspicious
 from include.gateway.http.answer import Fault
 from include.gateway.intake import Intake, Rejected
@@ -33,8 +33,8 @@ from spark_jobs.decoding.slow_path import slow_path_record
 from spark_jobs.joining.details import day_of, to_records
 from spark_jobs.joining.join_rule import board_details_of_newest, newest_versions
 from spark_jobs.sources.dated_rows import DatedRows, VersionRows, of_no_day, places
-from spark_jobs.speed.member_preload import TableDecoder
 from spark_jobs.speed.served_batch import DetailDecoder, records_schema
+from spark_jobs.speed.table_preload import TableDecoder
 from tests.fakes.events import member
 from tests.fakes.gateway import FixedClock
 from tests.support.any_record import (

@@ -29,7 +29,7 @@ from spark_jobs.decoding.raw_columns import RawColumns
 from spark_jobs.decoding.record_decoder import read_record
 from spark_jobs.decoding.slow_path import read_slow_path
 from spark_jobs.sources.dated_rows import DatedRows, VersionRows
-from spark_jobs.speed.member_preload import TableDecoder
+from spark_jobs.speed.table_preload import TableDecoder
 from tests.agreement.records.test_any_record_twin import PIPELINES, RAW_TOPICS, numbered, raw, source
 from tests.fakes.events import board
 from tests.fakes.gateway import FixedClock

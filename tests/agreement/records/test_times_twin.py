@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from include.contracts import headers as h
 from include.contracts.fields import Field
 from include.contracts.pipelines import BOARD, BOARD_DETAIL
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.contracts.validation import Reject, is_timestamp, parse_timestamp, violations
 from include.contracts.versions import version_in
 from include.gateway.intake import Intake, Rejected

@@ -5,7 +5,7 @@ import json
 import pytest
 from confluent_kafka import Producer
 
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection

@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 
 from include.contracts.day import Day
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.integrity.days.certificate import certify
 from include.integrity.days.comparison import verify
 from include.integrity.days.stream_lag import wait_until_caught_up

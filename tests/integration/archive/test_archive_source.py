@@ -8,7 +8,7 @@ import pytest
 
 from include.contracts.clock import SystemClock
 from include.contracts.errors import MissingRange
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.generation_store import GenerationStore
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection

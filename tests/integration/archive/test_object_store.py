@@ -15,7 +15,7 @@ from include.archive.bucket import bucket_policy
 from include.archive.open_storage import open_storage
 from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept
 from include.contracts.errors import ConfigurationError
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.check import verify_archive
 from spark_jobs.archive.leftovers import remove_leftovers

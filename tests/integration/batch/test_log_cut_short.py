@@ -13,7 +13,7 @@ import pytest
 
 from include.contracts.clock import rfc3339
 from include.contracts.errors import MissingRange
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.integrity.days.comparison import verify
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection

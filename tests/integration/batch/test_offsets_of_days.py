@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from include.contracts.day import Day
 from include.contracts.fields import END_INSTANT, FIRST_INSTANT
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.integrity.days.due_days import days_in_topic
 from include.runtime.settings import Settings
 from spark_jobs.sources.inputs import MARGIN, fix_ranges

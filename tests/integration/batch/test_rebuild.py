@@ -10,14 +10,14 @@ from confluent_kafka import Producer
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.errors import DayBusy, MissingRange, StaleRun
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.generation_store import Excluded, GenerationStore, Part
 from include.integrity.days.comparison import verify
 from include.integrity.days.due_days import days_to_certify, days_to_rebuild, dirty_days
 from include.integrity.days.pruning import cover
 from include.integrity.days.publication import publish
 from include.kafka.offsets import OffsetReader
-from spark_jobs.batch import member_preload
+from spark_jobs.batch import table_preload as member_preload
 from spark_jobs.batch.rebuild import TaskFailed, buckets_for, build, rebuild_day
 from spark_jobs.sources.inputs import Known, fix_ranges, topic_sources
 from spark_jobs.sources.splits import FileSplit, TopicSplit, read_split

@@ -11,7 +11,7 @@ import pytest
 from include.contracts.clock import rfc3339
 from include.contracts.day import Day
 from include.contracts.errors import USAGE
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.generation_store import GenerationStore
 from spark_jobs.batch.night import build_days
 from spark_jobs.batch.rebuild import rebuild_day

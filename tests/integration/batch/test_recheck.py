@@ -7,7 +7,7 @@ import pytest
 
 from include.contracts.clock import rfc3339
 from include.contracts.errors import LOOK
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.driver_lease import DriverAlive, DriverLease
 from include.integrity.days.comparison import verify
 from include.integrity.days.due_days import dirty_days

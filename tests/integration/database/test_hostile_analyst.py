@@ -13,7 +13,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.day import Day
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.migrate import ANALYST_LIMITS, migrate, save_login_role
 from include.database.named import query
 from include.database.sessions import connect, open_connection

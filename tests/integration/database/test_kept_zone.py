@@ -10,7 +10,7 @@ import pytest
 
 from include.contracts.day import Day
 from include.contracts.errors import ConfigurationError
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.migrate import migrate
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day

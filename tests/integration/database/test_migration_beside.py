@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg2
 import pytest
 
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database import migrate as migration
 from include.database.migrate import MigrationBlocked, migrate
 from include.database.named import query

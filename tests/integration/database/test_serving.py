@@ -8,7 +8,7 @@ import pytest
 
 from include.archive.store import ArchiveStore
 from include.contracts.errors import BalanceBroken, DayBusy, NothingBuilt, StaleRun
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.generation_store import GenerationStore, Part
 from include.database.named import PipelineConnection, query
 from include.integrity.days.comparison import verify

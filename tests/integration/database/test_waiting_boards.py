@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.named import query
 from include.integrity.days.day_checks import check_days, mark_left_days
 from include.integrity.days.pruning import collect_orphans, cover

@@ -2,13 +2,13 @@
 
 import pytest
 
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE
 from tests.faults.cluster import Fault, broken, proof_in
 
 
 @pytest.fixture(scope="module")
 def proof(tmp_path_factory):
-    with proof_in(tmp_path_factory.mktemp("three-brokers"), BOARD_DETAIL_PIPELINE, seed=7, clients=8) as made:
+    with proof_in(tmp_path_factory.mktemp("three-brokers"), SITE_PIPELINE, seed=7, clients=8) as made:
         yield made
 
 

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.integrity.__main__ import main
 from include.integrity.watch.audit import AUDITED, audit_kafka
 from include.kafka.audit import audit_cluster, misplaced_records, reassignment

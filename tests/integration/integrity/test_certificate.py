@@ -14,7 +14,7 @@ from psycopg2.extras import execute_values
 from include.airflow_support import steps
 from include.contracts.clock import rfc3339
 from include.contracts.errors import BalanceBroken, ConfigurationError, NothingBuilt
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.generation_store import hashed_columns
 from include.database.named import query
 from include.database.sessions import connect

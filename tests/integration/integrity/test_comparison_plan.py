@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.named import query
 from include.database.sessions import connect
 from include.integrity.days.verified import insert_corrections

@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.integrity.days import comparison, publication
 from include.integrity.days.comparison import diff, verify
 from include.integrity.days.due_days import DirtyDay, dirty_days

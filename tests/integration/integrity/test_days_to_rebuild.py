@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day, DayNotOver
 from include.contracts.errors import REFUSED
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.generation_store import GenerationStore
 from include.integrity.__main__ import main
 from include.integrity.days.comparison import verify

@@ -2,7 +2,7 @@
 
 import pytest
 
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.named import query
 from include.database.sessions import connect
 from include.integrity.days.day_checks import check_days

@@ -9,7 +9,7 @@ import pytest
 from psycopg2 import OperationalError
 
 from include.contracts.errors import DatabaseUnavailable, DriverSuperseded, LedgerConflict
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.contracts.validation import Reject
 from include.database.driver_lease import DriverAlive, DriverLease, LeaseTaken
 from include.database.named import query

@@ -6,17 +6,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from include.contracts.errors import BrokerUnavailable, TableReplaced
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.kafka.admin import create_topics
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.joining.join_rule import newest_versions
-from spark_jobs.speed import member_preload
-from spark_jobs.speed import members as module
+from spark_jobs.speed import table_preload as member_preload
+from spark_jobs.speed import table_state as module
 from spark_jobs.speed.driver_state import DriverState
-from spark_jobs.speed.member_preload import MemberPreload
-from spark_jobs.speed.members import MemberTable
+from spark_jobs.speed.table_preload import MemberPreload
+from spark_jobs.speed.table_state import TableState
 from tests.fakes.events import member
 from tests.servers import wait_until
 from tests.support.pipeline import produce, with_topics
@@ -34,7 +34,7 @@ def settings(kafka, postgres, tmp_path):
 def table(spark, settings):
     servers = settings.kafka.connection
     tail, rejects = TopicTail(servers, "member"), []
-    table = MemberTable(spark, OffsetReader(servers), tail, PIPELINE, DriverState(), rejects.extend, 1 << 20, 2)
+    table = TableState(spark, OffsetReader(servers), tail, PIPELINE, DriverState(), rejects.extend, 1 << 20, 2)
     table.rejects = rejects
     yield table
     table.close()
@@ -312,7 +312,7 @@ def test_a_topic_made_again_is_noticed_whatever_its_offsets_add_up_to(spark, set
     log.send("member", 0, 5)
     servers = KafkaConnection(kafka.bootstrap_servers)
     tail = TopicTail(servers, "member")
-    table = MemberTable(spark, log.offsets, tail, PIPELINE, DriverState(), [].extend, 1 << 20, 2)
+    table = TableState(spark, log.offsets, tail, PIPELINE, DriverState(), [].extend, 1 << 20, 2)
     try:
         table.load()
         assert table.refresh() == []

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from include.contracts.errors import ContractMismatch, DatabaseUnavailable, DriverSuperseded
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database import stream_progress
 from include.database.offset_ledger import OffsetLedger
 from include.database.sessions import SessionLimits

@@ -19,7 +19,7 @@ from include.contracts.errors import (
     MissingRange,
     RangeExpired,
 )
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.driver_lease import DriverAlive
 from include.database.offset_ledger import OffsetLedger
 from spark_jobs.repair import Repair, reject, run

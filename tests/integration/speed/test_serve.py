@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from include.contracts import headers as h
 from include.contracts.errors import BrokerUnavailable, LedgerConflict, MissingRange
 from include.contracts.offsets import OffsetRange
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.kafka.record_table import record_table
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection

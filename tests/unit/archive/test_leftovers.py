@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from spark_jobs.archive.forget import ArchiveForgetting, Forgotten, UnlistedRecords
 from spark_jobs.sources.archive_files import ArchiveFolder, Origin
 from spark_jobs.sources.dated_rows import DAY, DELETED, ID

@@ -9,7 +9,7 @@ import pytest
 from include.contracts import headers as h
 from include.contracts.clock import epoch_ms, rfc3339
 from include.contracts.day import Day
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.kafka.record_table import RAW
 from spark_jobs.batch.blobs import Gathered, Kind, buckets_of, unpacked
 from spark_jobs.batch.boards import SOURCES, BoardReader, decide

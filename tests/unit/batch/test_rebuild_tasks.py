@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from include.contracts.clock import rfc3339
 from include.contracts.day import Day
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.kafka.record_table import RAW
 from include.runtime.settings import DatabaseSettings
 from spark_jobs.batch import tasks

@@ -7,7 +7,7 @@ import pytest
 from include.contracts.day import Day
 from include.contracts.errors import MissingRange
 from include.contracts.offsets import OffsetRange
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from spark_jobs.sources.inputs import (
     MARGIN,
     MAX_SPLIT,

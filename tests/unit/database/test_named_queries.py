@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.named import QUERIES, fill, query, statements
 
 NAMES = sorted(statements(QUERIES))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.contracts import headers as h
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.kafka.record_table import RAW
 from spark_jobs.speed.served_batch import DetailDecoder, records_schema
 

@@ -17,7 +17,7 @@ from include.contracts.errors import (
     DatabaseUnavailable,
     DriverSuperseded,
 )
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.stream_progress import Pending
 from spark_jobs.speed import monitor as module
 from spark_jobs.speed.driver_state import Batch, DriverState, topics_of

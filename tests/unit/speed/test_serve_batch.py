@@ -4,7 +4,7 @@ import datetime as dt
 
 import pyarrow as pa
 
-from include.contracts.pipelines import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from spark_jobs.speed.served_batch import (
     are_new,
     day_numbers,

@@ -29,8 +29,8 @@ from spark_jobs.decoding.record_decoder import TableRow, read_record
 from spark_jobs.decoding.slow_path import read_slow_path
 from spark_jobs.joining.join_rule import MEMBER_SIDE, newest_versions
 from spark_jobs.speed.driver_state import DriverState, TableSize
-from spark_jobs.speed.member_preload import PreloadedRows
 from spark_jobs.speed.pages import pages
+from spark_jobs.speed.table_preload import PreloadedRows
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class _Level:
     checkpoint: int | None = None  # the id of the RDD that holds its blocks, if Spark cannot compute them again
 
 
-class MemberTable:
+class TableState:
     """The table in levels, each newer than the one before. Not thread-safe; compaction runs in its own thread.
 
     The base is cached in columns, in memory as far as it fits, the rest on disk. The latest changes are rows in the
