@@ -9,11 +9,11 @@ import re
 
 import psycopg2
 import pytest
-from tests.agreement.sql.test_evolution import settings_of
 
 from include.contracts.definition_file import load_definition
 from include.database.migrate import migrate
 from include.database.named import QUERIES, query, statements
+from tests.agreement.database.test_evolution import settings_of
 from tests.support.words import is_accepted, orders_with, words_of_statements
 
 FUNCTIONS = {
