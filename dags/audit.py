@@ -33,7 +33,7 @@ from include.runtime.settings import pipeline_names
 
 for pipeline in pipeline_names():
     with DAG(
-        **dag_arguments("audit", pipeline, __doc__),
+        **dag_arguments("audit", "audit", pipeline, __doc__),
         description="Compares Kafka with the contract, and publishes the rate of duplicates; sends alerts for both.",
         schedule=CronTriggerTimetable("0 9 * * *", timezone=pipeline_timezone(pipeline)),  # after the night's rebuilds
         is_paused_upon_creation=False,

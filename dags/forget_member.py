@@ -28,7 +28,7 @@ KEY = "{{ params.key }}"
 
 for pipeline in pipeline_names():
     with DAG(
-        **dag_arguments("forget_member", pipeline, __doc__, "by hand"),
+        **dag_arguments("forget_member", "forget", pipeline, __doc__, "by hand"),
         description="Removes the data of a person everywhere; a dry run only counts it.",
         schedule=None,
         is_paused_upon_creation=False,  # nothing starts by itself

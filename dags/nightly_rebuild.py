@@ -54,7 +54,7 @@ SCHEDULE = "0 4 * * *"
 
 for pipeline in pipeline_names():
     with DAG(
-        **dag_arguments("nightly_rebuild", pipeline, __doc__),
+        **dag_arguments("nightly_rebuild", "nightly_rebuild", pipeline, __doc__),
         description="Starts the rebuild of yesterday, of days that were never published, and of dirty days.",
         schedule=DayTimetable(SCHEDULE, timezone=pipeline_timezone(pipeline)),
         is_paused_upon_creation=False,  # a night that nobody switches on never comes

@@ -35,7 +35,7 @@ RUNS_AT_ONCE = 4
 
 for pipeline in pipeline_names():
     with DAG(
-        **dag_arguments("rebuild_day", pipeline, __doc__) | {"max_active_runs": RUNS_AT_ONCE},
+        **dag_arguments("rebuild_day", "nightly_rebuild", pipeline, __doc__) | {"max_active_runs": RUNS_AT_ONCE},
         description="Rebuilds the day that is its partition key, and publishes it.",
         schedule=PartitionedAssetTimetable(
             assets=due_day(pipeline),

@@ -31,7 +31,7 @@ for pipeline in pipeline_names():
     if "reconcile_sources" not in dag_ids(pipeline):
         continue
     with DAG(
-        **dag_arguments("reconcile_sources", pipeline, __doc__),
+        **dag_arguments("reconcile_sources", "reconcile", pipeline, __doc__),
         description="Publishes rows of the system of record that were saved and never published.",
         schedule=CronTriggerTimetable("30 3 * * *", timezone=pipeline_timezone(pipeline)),
         is_paused_upon_creation=False,

@@ -20,7 +20,7 @@ from include.runtime.settings import pipeline_names
 
 for pipeline in pipeline_names():
     with DAG(
-        **dag_arguments("replay_fallback", pipeline, __doc__, "by hand"),
+        **dag_arguments("replay_fallback", "gateway-fallback", pipeline, __doc__, "by hand"),
         description="Drains the fallback store of every gateway.",
         schedule=None,
         is_paused_upon_creation=False,  # nothing starts by itself

@@ -33,7 +33,7 @@ from include.runtime.settings import pipeline_names
 
 for pipeline in pipeline_names():
     with DAG(
-        **dag_arguments("reprocess_days", pipeline, __doc__, "by hand"),
+        **dag_arguments("reprocess_days", "reprocess_days", pipeline, __doc__, "by hand"),
         description="Rebuilds days of your choice; a dry run publishes nothing.",
         schedule=None,
         is_paused_upon_creation=False,  # nothing starts by itself, and the Integrity page's button must work

@@ -29,7 +29,7 @@ from include.runtime.settings import pipeline_names
 
 for pipeline in pipeline_names():
     with DAG(
-        **dag_arguments("undo_day", pipeline, __doc__, "by hand"),
+        **dag_arguments("undo_day", "undo", pipeline, __doc__, "by hand"),
         description="Shows the earlier state of a day again, or takes the last undo back.",
         schedule=None,
         is_paused_upon_creation=False,  # nothing starts by itself

@@ -28,7 +28,7 @@ from include.runtime.settings import pipeline_names
 
 for pipeline in pipeline_names():
     with DAG(
-        **dag_arguments("watch_pipeline", pipeline, __doc__),
+        **dag_arguments("watch_pipeline", "alerts", pipeline, __doc__),
         description="Checks the pipeline every five minutes, and sends alerts and all-clears.",
         schedule="*/5 * * * *",
         is_paused_upon_creation=False,  # nobody misses an alert that was never sent

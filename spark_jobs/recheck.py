@@ -11,7 +11,7 @@ removes the versions from the archive, keeps the records in table reject, and ma
 night rebuilds those.
 
 Stop the stream before --execute, after it has processed all records, and start it afterwards. Run the command again
-after a repair of *serve*, which reads the output topic again. docs/runbooks/recheck.md has the steps.
+after a repair of *serve*, which reads the output topic again. docs/runbooks/clock.md has the steps.
 
 Exit codes: 0 nothing found, or removed; 2 wrong arguments; 3 rows or versions were found and not removed; 75 a driver
 is alive or behind, an archive run is in progress, or a server is down: run it again; 78 a setting is wrong.

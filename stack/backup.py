@@ -1,6 +1,6 @@
 """Backs up the local stack while it runs: PostgreSQL, the archives, the gateway's store, `.env`, and a manifest.
 
-Kafka is not in it: the stream reads the records after the restored positions again. See docs/runbooks/backup.md.
+Kafka is not in it: the stream reads the records after the restored positions again. See docs/runbooks/database.md.
 """
 
 import datetime as dt
@@ -48,7 +48,7 @@ def backup(layout: Layout, target: Path) -> None:
         settings = environment.load_settings(layout)
         if "postgres" in external_services(settings):
             raise StackError(
-                "PostgreSQL is your own (STACK_EXTERNAL): its backup is too; docs/runbooks/backup.md lists what else"
+                "PostgreSQL is your own (STACK_EXTERNAL): its backup is too; docs/runbooks/database.md lists what else"
             )
         folders = [settings["GATEWAY_FALLBACK_DIR"], *archives_of(settings).values()]
         if inside := [folder for folder in folders if target.resolve().is_relative_to(Path(folder).resolve())]:

@@ -1,4 +1,4 @@
-"""Restores a backup of the local stack. See docs/runbooks/backup.md."""
+"""Restores a backup of the local stack. See docs/runbooks/database.md."""
 
 import dataclasses
 import datetime as dt
@@ -85,7 +85,7 @@ def restore(layout: Layout, source: Path, force: bool = False) -> None:
         _restore_store(source, settings)
         server.data.with_name(UNFINISHED).unlink()
     print("restored; next: make up, then a minute later `.state/venv/bin/python -m include.gateway.reconcile`, "
-        "`.state/venv/bin/python -m include.integrity status`; see docs/runbooks/backup.md")  # fmt: skip
+        "`.state/venv/bin/python -m include.integrity status`; see docs/runbooks/database.md")  # fmt: skip
 
 
 def _archive_id(settings: Mapping[str, str], pipeline: str) -> str | None:

@@ -41,22 +41,22 @@ def log_runbook(runbook: str, context: Mapping[str, Any]) -> None:
     )
 
 
-def dag_arguments(base: str, pipeline: str, doc: str, *tags: str) -> dict[str, Any]:
-    """Return the arguments of a pipeline's DAG.
+def dag_arguments(base: str, runbook: str, pipeline: str, doc: str, *tags: str) -> dict[str, Any]:
+    """Return the arguments of a pipeline's DAG. `runbook` is a name in docs/runbooks.
 
     The documentation names the pipeline's own DAGs and assets, and ends with a link to the runbook, which the plugin
     serves (`runbooks.py`).
     """
     for each, own in dag_ids(pipeline).items():
         doc = doc.replace(f"`{each}`", f"`{own}`").replace(f"# {each}\n", f"# {own}\n")
-    doc = doc.replace("{pipeline}", pipeline) + f"\n[Runbook](/runbooks/{base})\n"
+    doc = doc.replace("{pipeline}", pipeline) + f"\n[Runbook](/runbooks/{runbook})\n"
     return {
         "dag_id": dag_ids(pipeline)[base],
         "doc_md": doc,
         "start_date": dt.datetime(2026, 11, 1, tzinfo=dt.UTC),
         "catchup": False,
         "max_active_runs": 1,
-        "default_args": default_args(base),
+        "default_args": default_args(runbook),
         "tags": ["batch", pipeline, *tags],
     }
 

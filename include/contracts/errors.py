@@ -92,7 +92,7 @@ class TableReplaced(Retryable):
 
 
 class ForeignCluster(ConfigurationError):
-    """The Kafka cluster that answers is not the one the gateway's events belong to; see runbook gateway-cluster."""
+    """The Kafka cluster that answers is not the one the gateway's events belong to; see runbook gateway-lost."""
 
 
 class TopicChanged(Transient):

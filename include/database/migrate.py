@@ -185,7 +185,7 @@ def _require_known(revision: str | None, database: str) -> None:
     if revision is not None and revision > known[-1]:
         raise ContractMismatch(
             f"a later version migrated the database (to revision {revision}); update to it, or restore a backup from"
-            " before that (docs/runbooks/backup.md)",
+            " before that (docs/runbooks/database.md)",
             newest=known[-1],
         )
     if revision not in known:

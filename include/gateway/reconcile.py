@@ -123,7 +123,7 @@ class TimelineTooYoung(Retryable):
 
 
 class IdsGivenTwice(PipelineError):
-    """Rows have ids that lost rows had before; the log names them. See docs/runbooks/database-back.md."""
+    """Rows have ids that lost rows had before; the log names them. See docs/runbooks/database.md."""
 
 
 def note_restored(environment: Mapping[str, str] | None = None) -> list[str]:

@@ -262,7 +262,8 @@ def renew(folder: FallbackFolder, expected: Count | None, why: str) -> None:
     folder.sync()
     finish(folder, aside)
     log.critical(
-        "fallback store damaged (%s): set aside as %s in %s; %d records are saved, %d lost; see the runbook",
+        "fallback store damaged (%s): set aside as %s in %s; %d records are saved, %d lost;"
+        " see docs/runbooks/gateway-fallback.md",
         why, aside, folder.path, saved, lost,
     )  # fmt: skip
 

@@ -269,7 +269,7 @@ def _objection(
     if unaccounted := certificate.count("unaccounted"):
         reasons.append(
             f"{unaccounted} {stream} keys that the system of record or the stream had are in no term, so raw may have "
-            "lost them: see docs/runbooks/rebuild_day.md"
+            "lost them: see docs/runbooks/nightly_rebuild.md"
         )
     if unexplained := certificate.count("unexplained"):
         reasons.append(f"{unexplained} differences are unexplained: look at them in detail_correction")
@@ -287,7 +287,7 @@ def _objection(
     if unrecovered := certificate.count("unrecovered"):
         reasons.append(
             f"the database failed over, or was restored, and lost rows are not written back ({unrecovered} times): run "
-            "include.gateway.reconcile, then certify the day again; see docs/runbooks/database-back.md"
+            "include.gateway.reconcile, then certify the day again; see docs/runbooks/database.md"
         )
     return "; ".join(reasons) or None
 

@@ -11,7 +11,7 @@ from include.runtime.settings import AlertSettings, Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNBOOKS = ROOT / "docs" / "runbooks"
-TEXT = (RUNBOOKS / "alerts.md").read_text(encoding="utf-8").partition("\n## ")[0]
+TEXT = (RUNBOOKS / "alerts.md").read_text(encoding="utf-8").partition("\n## List of alerts\n")[2].partition("\n## ")[0]
 ROWS = {cells[0].strip(" `"): [cell.strip() for cell in cells[1:]]
         for cells in (line.strip("|").split("|") for line in TEXT.splitlines() if line.startswith("| `"))}  # fmt: skip
 
@@ -28,7 +28,7 @@ def test_an_alert_has_its_severity_and_its_runbook(condition):
     assert severity == condition.severity
     assert (RUNBOOKS / f"{condition.runbook}.md").is_file()
     if condition.runbook != "alerts":
-        assert f"({condition.runbook}.md)" in action
+        assert re.search(rf"\]\({condition.runbook}\.md(#[\w-]+)?\)", action)
 
 
 def test_every_limit_is_documented_with_its_default():

@@ -123,8 +123,16 @@ def test_every_make_target_is_in_the_page_of_commands() -> None:
 
 def test_every_dag_has_its_runbook() -> None:
     assert {path.stem for path in DAG_FILES} == {*BASES}
-    missing = {dag_id for dag_id in BASES if not (ROOT / "docs" / "runbooks" / f"{dag_id}.md").is_file()}
-    assert missing == set()
+    for file in DAG_FILES:
+        [runbook] = re.findall(rf'dag_arguments\("{file.stem}", "([\w-]+)"', text_of(file))
+        assert f"`{file.stem}`" in text_of(ROOT / "docs" / "runbooks" / f"{runbook}.md"), file.stem
+
+
+@pytest.mark.parametrize("folder", [name for name in FOLDERS if name != "docs"])
+def test_a_message_names_a_runbook_that_exists(folder: str) -> None:
+    files = [path for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".sql", ".toml", ".yaml"}]
+    named = {path for file in files for path in re.findall(r"docs/runbooks/[\w-]+\.md", text_of(file))}
+    assert {path for path in named if not (ROOT / path).is_file()} == set()
 
 
 def test_every_runbook_is_in_the_index() -> None:

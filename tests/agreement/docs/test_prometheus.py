@@ -133,7 +133,7 @@ def documented() -> dict[str, tuple[str, str]]:
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "| `" in line]
     found = {}
     for name, severity, _, action in lines:
-        link = re.search(r"\]\(([\w-]+)\.md\)", action)
+        link = re.search(r"\]\(([\w-]+)\.md(?:#[\w-]+)?\)", action)
         found[name.strip("`")] = (severity, link[1] if link else "alerts")
     return found
 

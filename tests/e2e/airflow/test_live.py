@@ -115,11 +115,11 @@ def test_a_night_says_that_its_days_cannot_start(operator, today):
 
 
 def test_a_runbook_opens_from_the_documentation_of_a_dag(pipeline, operator):
-    address = f"{pipeline.airflow_url}/runbooks/rebuild_day"
+    address = f"{pipeline.airflow_url}/runbooks/nightly_rebuild"
 
     assert httpx.get(address).status_code == 401
     page = httpx.get(address, headers=operator.authorization())
-    assert page.text.startswith("# rebuild_day")
+    assert page.text.startswith("# A night failed, or a day is not certified\n")
 
 
 # Tests marked long go on where those above end: `--long` runs the whole file.

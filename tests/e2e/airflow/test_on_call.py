@@ -1,4 +1,4 @@
-"""On call at 3 am: docs/runbooks/on-call.md from the alert to the all-clear, in a real browser."""
+"""On call at 3 am: docs/runbooks/alerts.md from the alert to the all-clear, in a real browser."""
 
 import re
 
@@ -53,7 +53,7 @@ def test_on_call_gets_from_the_alert_to_the_all_clear(pipeline, operator, webhoo
 
     # 2. the runbook opens at its address
     runbook = httpx.get(alert["runbook"], headers=operator.authorization())
-    assert runbook.text.startswith("# nightly_rebuild failed")
+    assert runbook.text.startswith("# A night failed, or a day is not certified\n")
 
     with logged_in(browser, pipeline.airflow_url, "operator", pipeline.variables["AIRFLOW_OPERATOR_PASSWORD"]) as page:
         # 3. the state now

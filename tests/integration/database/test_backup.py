@@ -56,7 +56,7 @@ def run_block(first, folder, server, database):
     variables = {**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}", "PGPASSWORD": server.superuser_password,
                  "DATABASE_HOST": server.host, "DATABASE_PORT": str(server.port),
                  "DATABASE_NAME": database}  # fmt: skip
-    blocks = fenced(ROOT / "docs" / "runbooks" / "backup.md", "sh")
+    blocks = fenced(ROOT / "docs" / "runbooks" / "database.md", "sh")
     [block] = [text for _, text in blocks if text.startswith(f"{first} ")]
     lines = [line for line in block.splitlines() if not line.startswith(".state")]
     assert {shlex.split(line)[0] for line in lines} <= {"pg_dump", "pg_dumpall", "psql", "pg_restore"}
