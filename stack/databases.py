@@ -8,8 +8,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.errors import DatabaseUnavailable
-from include.database.migrate import save_login_role
-from include.database.sessions import SessionLimits, open_session
+from include.database.sessions import SessionLimits, open_session, save_login_role
 from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.settings import libpq_settings, reader_of
 from stack.errors import StackError

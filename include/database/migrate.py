@@ -20,8 +20,6 @@ from alembic import command
 from alembic.config import Config
 from psycopg2 import sql
 from psycopg2.errors import DeadlockDetected, LockNotAvailable
-from psycopg2.extensions import cursor as Cursor
-from psycopg2.extensions import encrypt_password
 
 from include.contracts.errors import ConfigurationError, ContractMismatch, DatabaseUnavailable, Transient
 from include.contracts.pipelines import SITE_PIPELINE
@@ -30,31 +28,19 @@ from include.database.evolve import evolve, make_view
 from include.database.named import fill, query
 from include.database.schema_revision import keep_zone
 from include.database.sessions import (
-    AUTHENTICATION,
     MIGRATION,
     KeptConnection,
     connect,
     open_connection,
     open_session,
     own_errors,
+    save_login_role,
 )
 from include.runtime.command import as_command
 from include.runtime.retry import retry_transient
 from include.runtime.settings import DatabaseSettings, Role, Settings
 
 log = logging.getLogger(__name__)
-
-
-def save_login_role(cursor: Cursor, role: str, password: str, attribute: str = "") -> None:
-    """Create the role, or set its password; `attribute` is a further role attribute, such as CREATEROLE.
-
-    The statement has the SCRAM verifier instead of the password, because PostgreSQL may log whole statements.
-    """
-    cursor.execute(query("select_role", cursor), {"role": role})
-    verb = "ALTER" if cursor.fetchone() else "CREATE"
-    verifier = encrypt_password(password, role, cursor.connection, AUTHENTICATION)
-    statement = sql.SQL(verb + " ROLE {} LOGIN " + attribute + " PASSWORD {}")
-    cursor.execute(statement.format(sql.Identifier(role), sql.Literal(verifier)))
 
 
 _LOOK_EVERY_S = 0.2

@@ -1,4 +1,7 @@
-"""Opens connections to PostgreSQL. No other module does, so every session has its limits."""
+"""Opens connections to PostgreSQL, and gives roles the passwords for it.
+
+No other module opens one, so every session has its limits.
+"""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -7,9 +10,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import psycopg2
+from psycopg2 import sql
 from psycopg2.errors import InsufficientPrivilege, ReadOnlySqlTransaction, UndefinedFunction
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
+from psycopg2.extensions import encrypt_password
 
 from include.contracts.definition import Definition
 from include.contracts.errors import ConfigurationError, DatabaseUnavailable
@@ -260,3 +265,15 @@ def own_errors(database: DatabaseSettings) -> Iterator[None]:
 
 def _milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000))
+
+
+def save_login_role(cursor: Cursor, role: str, password: str, attribute: str = "") -> None:
+    """Create the role, or set its password; `attribute` is a further role attribute, such as CREATEROLE.
+
+    The statement has the SCRAM verifier instead of the password, because PostgreSQL may log whole statements.
+    """
+    cursor.execute(query("select_role", cursor), {"role": role})
+    verb = "ALTER" if cursor.fetchone() else "CREATE"
+    verifier = encrypt_password(password, role, cursor.connection, AUTHENTICATION)
+    statement = sql.SQL(verb + " ROLE {} LOGIN " + attribute + " PASSWORD {}")
+    cursor.execute(statement.format(sql.Identifier(role), sql.Literal(verifier)))

@@ -96,6 +96,7 @@ COMMENT ON COLUMN {{view}}_certified.shown_since IS
 CREATE FUNCTION {{view}}_by_key(keys bigint[]) RETURNS SETOF {{view}}_masked
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = public, pg_temp SET plan_cache_mode = force_custom_plan
 AS $$
+#variable_conflict use_variable
 DECLARE
     days date[];
 BEGIN

@@ -18,6 +18,7 @@ from tests.support.words import is_accepted, orders_with, words_of_statements
 
 FUNCTIONS = {
     "shown_rows": "SELECT shown_rows(DATE '2026-11-20')",
+    "by_key": "SELECT count(*) FROM order_detail_by_key('{1}')",
     "create_table": "SELECT generations.create_table(1, DATE '2026-11-20')",
 }
 

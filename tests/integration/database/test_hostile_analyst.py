@@ -14,9 +14,9 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.day import Day
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
-from include.database.migrate import ANALYST_LIMITS, migrate, save_login_role
+from include.database.migrate import ANALYST_LIMITS, migrate
 from include.database.named import query
-from include.database.sessions import connect, open_connection
+from include.database.sessions import connect, open_connection, save_login_role
 from include.integrity.pages.day_page import load_day
 from include.integrity.pages.page_model import load_rows
 from include.runtime.settings import Settings

@@ -10,8 +10,8 @@ import psycopg2
 import pytest
 
 from include.contracts.errors import ConfigurationError, DatabaseUnavailable
-from include.database.migrate import migrate, save_login_role
-from include.database.sessions import DatabaseAccessDenied, connect, open_connection
+from include.database.migrate import migrate
+from include.database.sessions import DatabaseAccessDenied, connect, open_connection, save_login_role
 from include.runtime.settings import Settings
 from stack import env_file
 from stack.databases import create_databases
