@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
+from include.contracts.fields import FIRST_INSTANT
 from include.contracts.validation import Reject
 from include.database.driver_lease import DriverLease
 from include.database.named import query
@@ -65,6 +66,9 @@ class StoredRecord(NamedTuple):
     traceparent: str | None
 
 
+FIRST = FIRST_INSTANT, -1  # before the version of any record
+
+
 class PendingStore:
     """Each call is one short transaction over a kept connection; a call repeated after a crash changes nothing.
 
@@ -87,14 +91,17 @@ class PendingStore:
     def save_pending(self, records: Iterable[PendingRecord]) -> int:
         """Save the records until their row of the table arrives. Returns their number.
 
-        A record whose board is served or published in this version or a newer one, on whatever day, does not wait. The
-        others that reach a published day mark it as dirty.
+        A record whose board is served or published in this version or a newer one, on whatever day, does not wait. Nor
+        does one before a record whose event is served: a topic that was made again holds both once more. The others
+        that reach a published day mark it as dirty.
         """
         records = list(records)
         with self._connection.transaction() as cursor:
             self._lease.hold(cursor)
             cursor.execute(query("share_pointers", cursor))
-            rows = _newest(cursor, records)
+            rows, served_again = _newest(cursor, records)
+            if served_again:
+                cursor.execute(query("delete_pending_before", cursor), served_again)
             cursor.execute(query("open_days_of_pending", cursor), {"days": sorted({row.day for row, _ in rows})})
             published = cursor.fetchall()
             count = _insert(cursor, "insert_pending", [(*row, hides) for row, hides in rows])
@@ -164,11 +171,14 @@ class PendingStore:
             cursor.execute(query(name, cursor), parameters)
 
 
-def _newest(cursor: Cursor, records: Sequence[PendingRecord]) -> list[tuple[PendingRecord, bool]]:
+def _newest(
+    cursor: Cursor, records: Sequence[PendingRecord]
+) -> tuple[list[tuple[PendingRecord, bool]], dict[str, object]]:
     """Return those that are newer than what is known of their boards, and whether there is something older to hide.
 
-    Known is what was served, and what other published days show. What its own day shows may cover a record, and then
-    no longer: see cover_pending.
+    The second value has the parameters of `delete_pending_before`, empty without any: the newest record of each board
+    whose event was served before, from a topic that was made again. Known is what was served, and what other published
+    days show. What its own day shows may cover a record, and then no longer: see cover_pending.
     """
     keys = sorted({record.stream_key for record in records})
     cursor.execute(query("select_served_versions", cursor), {"keys": array(keys)})
@@ -176,18 +186,28 @@ def _newest(cursor: Cursor, records: Sequence[PendingRecord]) -> list[tuple[Pend
     for key, *version in cursor.fetchall():
         served.setdefault(key, []).append(tuple(version))
     shown = newest_shown(cursor, keys)
+    again: dict[int, tuple[dt.datetime, int]] = {}
+    for record in records:
+        if record.event_id is not None and any(
+            (at, event_id) == (record.version_at, record.event_id)
+            for at, _, event_id in served.get(record.stream_key, ())
+        ):
+            version = record.version_at, record.offset
+            again[record.stream_key] = max(again.get(record.stream_key, version), version)
     newest = []
     for record in records:
         own, known = served.get(record.stream_key, []), shown.get(record.stream_key)
         version = record.version_at, record.offset
-        is_served = any(
-            (at, offset) >= version or (at == record.version_at and event_id == record.event_id is not None)
-            for at, offset, event_id in own
+        is_served = version <= again.get(record.stream_key, FIRST) or any(
+            (at, offset) >= version for at, offset, _ in own
         )
         is_elsewhere = known is not None and known.day_number != day_number(record.day) and known[:2] >= version
         if not is_served and not is_elsewhere:
             newest.append((record, bool(own) or known is not None))
-    return newest
+    if not again:
+        return newest, {}
+    versions, offsets = zip(*again.values(), strict=True)
+    return newest, {"keys": [*again], "versions": [*versions], "offsets": [*offsets]}
 
 
 def _insert(cursor: Cursor, name: str, rows: Iterable[tuple[object, ...]]) -> int:

@@ -139,6 +139,21 @@ INSERT INTO reject (topic, partition, "offset", reason, key, value, kafka_timest
 SELECT topic, partition, "offset", %(reason)s, key, value, kafka_timestamp, 'join' FROM gone
 ON CONFLICT (topic, partition, "offset") DO NOTHING
 
+-- name: delete_pending_before
+-- Records that wait, and come before one whose event is served. Locked in the order in which others lock them.
+WITH superseded AS (
+    SELECT p.topic, p.partition, p."offset"
+      FROM pending_record p
+      JOIN unnest(%(keys)s::bigint[], %(versions)s::timestamptz[], %(offsets)s::bigint[])
+           AS served ({{key}}, version_at, "offset") ON served.{{key}} = p.{{key}}
+     WHERE p.sent_at IS NULL AND (p.version_at, p."offset") < (served.version_at, served."offset")
+     ORDER BY p.topic, p.partition, p."offset"
+       FOR UPDATE OF p
+)
+DELETE FROM pending_record p
+ USING superseded s
+ WHERE p.topic = s.topic AND p.partition = s.partition AND p."offset" = s."offset"
+
 -- name: reject_by_hand
 WITH waits_no_longer AS (
     DELETE FROM pending_record WHERE topic = %(topic)s AND partition = %(partition)s AND "offset" = %(offset)s

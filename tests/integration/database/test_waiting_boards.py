@@ -184,6 +184,17 @@ def test_a_copy_of_a_board_that_is_shown_does_not_wait(settings, store, join):
     assert rows(settings, "SELECT * FROM dirty_day") == []
 
 
+@pytest.mark.parametrize("is_one_batch", [True, False])
+def test_an_event_before_one_that_is_shown_does_not_wait_in_a_topic_made_again(settings, store, join, is_one_batch):
+    """The topic is sent again, with two events of one time; the second one is shown, and its author was deleted."""
+    serve(store, [v(1, event_id="second", stream_partition=-1, stream_offset=-10)])
+    first = pending(offset=5, version_at=V1)._replace(event_id="first")
+    second = pending(offset=6, version_at=V1)._replace(event_id="second")
+    for batch in [[first, second]] if is_one_batch else [[first], [second]]:
+        join.save_pending(batch)
+    assert found(settings) == expected("v1", 0)
+
+
 def test_an_older_version_that_comes_after_the_publication_does_not_wait(settings, store, join):
     rebuild(settings, "night", [(AUTHOR_OF_V1, LONG_AGO, False), (AUTHOR_OF_V2, LONG_AGO, False)])
     join.save_pending([pending(offset=7, version_at=V1)])
