@@ -10,12 +10,11 @@ import pyarrow as pa
 
 from include.contracts.errors import Retryable
 from include.runtime.failpoints import failpoint_records
-from include.runtime.retry import NO_LIMIT, retry_transient
-from include.runtime.spans import Tracer, batch_span, messaging
-from spark_jobs.speed.driver_state import Batch, DriverState
+from spark_jobs.speed.driver_state import Batch
 from spark_jobs.speed.live_table import Applied
 from spark_jobs.speed.live_table_sink import LiveTableSink
 from spark_jobs.speed.served_batch import holds_record, newest_timestamp, valid_rows
+from spark_jobs.speed.stream_query import DriverContext
 
 log = logging.getLogger(__name__)
 
@@ -45,22 +44,13 @@ class DecodedBatch:
 class BatchWriter:
     """Writes one batch at a time, in the order given. After a failure it accepts no more, so as not to skip records.
 
-    While PostgreSQL is down it retries the batch without limit; `state` then has the error.
+    While PostgreSQL is down it retries the batch without limit; the driver's state then has the error.
     """
 
-    def __init__(
-        self,
-        store: LiveTableSink,
-        state: DriverState,
-        stop: threading.Event,
-        guard: Guard | None = None,
-        tracer: Tracer | None = None,
-    ) -> None:
+    def __init__(self, context: DriverContext, store: LiveTableSink, guard: Guard | None = None) -> None:
+        self._context = context
         self._store = store
         self._guard = guard or (lambda write, _records: write())
-        self._state = state
-        self._tracer = tracer
-        self._stop = stop
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -108,7 +98,7 @@ class BatchWriter:
         return self._error is None
 
     def _is_ending(self) -> bool:
-        return self._stop.is_set() or self._closing.is_set()
+        return self._context.stop.is_set() or self._closing.is_set()
 
     def _run(self, batch: DecodedBatch, waited_s: float) -> None:
         try:
@@ -120,20 +110,11 @@ class BatchWriter:
     def write(self, batch: DecodedBatch, waited_s: float = 0.0) -> None:
         """Write a batch in the caller's thread. No other batch may be in progress."""
         failpoint_records("serve.write", lambda topic, *at: topic == self._store.topic and _holds(batch.records, *at))
-        applied = retry_transient(
-            lambda: self._attempt(batch.records), NO_LIMIT, self._state.waiting_callback("serve"), self._stop
-        )
+        applied = self._context.retry(lambda: self._attempt(batch.records), "serve")
         self._note(batch, waited_s, applied)
-        self._trace(batch)
-
-    def _trace(self, batch: DecodedBatch) -> None:
-        if self._tracer is None or not batch.traces:
-            return
-        attributes = messaging(self._store.topic, "process", batch.records.num_rows)
-        name, ended_ns = f"serve {self._store.topic}", time.time_ns()
-        span = batch_span(name, "consumer", batch.traces, batch.began_ns, ended_ns, attributes)
-        if span is not None:
-            self._tracer.record(span)
+        if (tracer := self._context.tracer) is not None:
+            topic, count = self._store.topic, batch.records.num_rows
+            tracer.record_batch(f"serve {topic}", "process", topic, count, batch.traces, batch.began_ns)
 
     def wait(self) -> None:
         """Wait until the batch in progress is written or the application stops. Raises the error of a failed batch."""
@@ -148,13 +129,13 @@ class BatchWriter:
         return self._store.apply(records)
 
     def _note(self, batch: DecodedBatch, waited_s: float, applied: Applied) -> None:
-        records = batch.records
-        self._state.set_position(self._store.topic, self._store.committed_offsets)
-        self._state.add_count("rows_written", applied.written)
-        self._state.add_count("rejects", len(applied.rejects))
-        self._state.add_count("duplicates", applied.duplicates)
+        records, state = batch.records, self._context.state
+        state.set_position(self._store.topic, self._store.committed_offsets)
+        state.add_count("rows_written", applied.written)
+        state.add_count("rejects", len(applied.rejects))
+        state.add_count("duplicates", applied.duplicates)
         phases_s = {**batch.phases_s, "wait": waited_s, **applied.phases_s}
-        self._state.record_batch("serve", Batch(batch.batch_id, records.num_rows, phases_s, newest_timestamp(records)))
+        state.record_batch("serve", Batch(batch.batch_id, records.num_rows, phases_s, newest_timestamp(records)))
         log.info("batch %d: %d records, %d rows written, %d duplicates, %d rejected", batch.batch_id,
                  records.num_rows, applied.written, applied.duplicates, len(applied.rejects))  # fmt: skip
 

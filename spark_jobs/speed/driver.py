@@ -141,10 +141,8 @@ class Driver:
         self._queries = [QUERIES[name](self._context, definition) for name in names]
         self._port = stream.serve_metrics_port if list(names) == ["serve"] else stream.metrics_port
         topics = {name: topic for name, topic in topics_of(definition).items() if name in names}
-        self._monitor = Monitor(
-            self._progress, self._state, offset_reader, self._lease, topics, definition.table.name,
-            stream.metrics_host, self._port,
-        )  # fmt: skip
+        address = stream.metrics_host, self._port
+        self._monitor = Monitor(self._context, self._progress, topics, definition.table.name, address)
         self._watchdog = Watchdog()
         self._is_starting = True  # afterwards the main loop does not wait for servers
         self._loop = self._watchdog.pulse(

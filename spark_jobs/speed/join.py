@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -20,19 +20,15 @@ from include.contracts.definition import Definition
 from include.contracts.errors import DatabaseUnavailable
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.validation import Reject
-from include.database.driver_lease import DriverLease
-from include.database.offset_ledger import OffsetLedger
 from include.runtime.failpoints import failpoint, failpoint_records
-from include.runtime.kafka_connection import KafkaConnection
-from include.runtime.retry import NO_LIMIT, retry_transient
-from include.runtime.spans import MAX_LINKS, Tracer, batch_span, messaging
+from include.runtime.spans import MAX_LINKS
 from spark_jobs.connectors.kafka import write_records
 from spark_jobs.decoding.decode import RECORD, decode, timestamp_of
 from spark_jobs.decoding.record_decoder import TableRow, plain_value
 from spark_jobs.decoding.slow_path import read_slow_path
 from spark_jobs.joining.details import day_of, to_records
 from spark_jobs.joining.join_rule import board_details_of_newest
-from spark_jobs.speed.driver_state import Batch, DriverState
+from spark_jobs.speed.driver_state import Batch, Query
 from spark_jobs.speed.isolation import Isolation, reason_of_reject
 from spark_jobs.speed.pages import pages
 from spark_jobs.speed.pending_store import (
@@ -40,15 +36,15 @@ from spark_jobs.speed.pending_store import (
     PendingBatch,
     PendingPages,
     PendingRecord,
-    PendingStore,
     StoredRecord,
 )
+from spark_jobs.speed.stream_query import DriverContext
 from spark_jobs.speed.table_state import TableState
 
 log = logging.getLogger(__name__)
 
 
-CONSUMER = "join"
+CONSUMER: Query = "join"
 
 
 class JoinProgress:
@@ -57,9 +53,8 @@ class JoinProgress:
     If the driver ends before that, the next one sends the boards since then again; they are counted as duplicates.
     """
 
-    def __init__(self, ledger: OffsetLedger, lease: DriverLease, topic: str, topic_id: str, start: Offsets) -> None:
-        self._ledger = ledger
-        self._lease = lease
+    def __init__(self, context: DriverContext, topic: str, topic_id: str, start: Offsets) -> None:
+        self._context = context
         self._topic = topic
         self._topic_id = topic_id
         self._at = dict(start)
@@ -80,13 +75,22 @@ class JoinProgress:
         with self._lock:
             if self._due is None:
                 return
+            ledger, lease = self._context.ledger, self._context.lease
             try:
-                moved = self._ledger.advance(CONSUMER, self._topic, self._topic_id, self._at, self._due, self._lease)
+                moved = ledger.advance(CONSUMER, self._topic, self._topic_id, self._at, self._due, lease)
             except DatabaseUnavailable as exc:
                 log.warning("the ledger will be advanced later: %s", exc)
                 return
             self._at |= moved
             self._due = None
+
+
+def keep_rejects(context: DriverContext, rejected: Sequence[Reject]) -> None:
+    """Save rejects as they are found; one that is saved already is not changed. Blocks while PostgreSQL is down."""
+    if rejected:
+        context.retry(lambda: context.store.save_rejects(rejected, rejected_by=CONSUMER), CONSUMER)
+        context.state.add_count("rejects", len(rejected))
+        log.warning("%d records rejected; the reasons are in table reject", len(rejected))
 
 
 class StreamTableJoin:
@@ -98,37 +102,22 @@ class StreamTableJoin:
 
     def __init__(
         self,
+        context: DriverContext,
+        definition: Definition,
         session: SparkSession,
         members: TableState,
-        store: PendingStore,
-        lease: DriverLease,
-        definition: Definition,
-        kafka: KafkaConnection,
-        timezone: str,
-        state: DriverState,
-        stop: threading.Event,
         read: Callable[[OffsetRange], DataFrame],
-        keep_rejects: Callable[[Sequence[Reject]], None],
-        max_bytes: int,
-        tracer: Tracer | None = None,
     ) -> None:
-        """`read` returns the records of a range of the topic; at most `max_bytes` are in the driver at once."""
+        """`read` returns the records of a range of the topic."""
+        self._context = context
+        self._definition = definition
         self._session = session
         self._members = members
-        self._store = store
-        self._lease = lease
-        self._definition = definition
         self._stream = definition.stream
-        self._kafka = kafka
-        self._timezone = timezone
-        self._state = state
-        self._stop = stop
         self._read = read
-        self._max_bytes = max_bytes
-        self._tracer = tracer
-        self._keep_rejects = keep_rejects
+        self._max_bytes = context.settings.stream.max_batch_bytes  # of records in the driver at once
         self._lock = threading.Lock()
-        self._pending = PendingPages(store, members.known, max_bytes)
+        self._pending = PendingPages(context.store, members.known, self._max_bytes)
         self._resolved = 0
         self._join_column = self._stream.field(definition.join_field).column
         self._key_column = self._stream.field(self._stream.key_field).column
@@ -155,7 +144,7 @@ class StreamTableJoin:
             saved = time.monotonic()
         failpoint("join.before_ledger")
         progress.set_progress(range_.end)
-        self._state.set_position(self._stream.name, range_.end)
+        self._context.state.set_position(self._stream.name, range_.end)
         phases = {
             "members": refreshed - started,
             "send": done - refreshed,
@@ -165,7 +154,7 @@ class StreamTableJoin:
         rows = sent.counts["sent"] + sent.counts["pending"] + sent.counts["slow_path"]
         newest_ms = sent.counts["newest_ms"]
         newest_at = None if newest_ms is None else instant_of(newest_ms * 1000)
-        self._state.record_batch("join", Batch(batch_id, rows, phases, newest_at))
+        self._context.state.record_batch(CONSUMER, Batch(batch_id, rows, phases, newest_at))
         self._trace(rows, sent.counts.get("traces", "").split(","), began_ns)
 
     def resolve_pending(self, take: Callable[[PendingBatch], object]) -> int:
@@ -190,7 +179,7 @@ class StreamTableJoin:
         """Process the pending boards that the last driver was sending when it ended."""
         trial = isolation.load()
         if trial is not None and trial.at:
-            batch = PendingBatch(self._store.pending_at([Coordinates(*at) for at in trial.at]))
+            batch = PendingBatch(self._context.store.pending_at([Coordinates(*at) for at in trial.at]))
             isolation.take(batch, trial if batch.is_at(trial.at) else None)
 
     def warm_up(self, nothing: DataFrame) -> None:
@@ -199,7 +188,7 @@ class StreamTableJoin:
         to_records(details, self._definition).collect()
 
     def _refresh(self) -> None:
-        changed = retry_transient(self._members.refresh, NO_LIMIT, self._state.waiting_callback("join"), self._stop)
+        changed = self._context.retry(self._members.refresh, CONSUMER)
         self._pending.note(changed)
 
     def _details(self, boards: DataFrame) -> DataFrame:
@@ -217,16 +206,17 @@ class StreamTableJoin:
     def _send(self, boards: DataFrame) -> "_Sent":
         counted = Observation()
         details = self._details(boards)
-        traces = [] if self._tracer is None else [_traces()]
+        traces = [] if self._context.tracer is None else [_traces()]
         self._write(details.observe(counted, *_counts(), *traces).where("is_sent"))
         counts = counted.get
-        self._state.add_count("sent", counts["sent"])
+        self._context.state.add_count("sent", counts["sent"])
         return _Sent(details, counts)
 
     def _write(self, details: DataFrame) -> None:
         self._check_lease()
         failpoint("join.before_send")
-        write_records(to_records(details, self._definition), self._kafka, self._definition.output.name)
+        kafka = self._context.settings.kafka.connection
+        write_records(to_records(details, self._definition), kafka, self._definition.output.name)
         failpoint("join.after_send")
 
     def _check_lease(self) -> None:
@@ -235,7 +225,7 @@ class StreamTableJoin:
         While the database is down no driver can take over, so boards are still sent.
         """
         try:
-            self._lease.check()
+            self._context.lease.check()
         except DatabaseUnavailable as exc:
             log.warning("sending without checking the lease: %s", exc)
 
@@ -254,11 +244,11 @@ class StreamTableJoin:
             right = [self._board(record, row) for record, row in taken]
             self._save_pending([*(PendingRecord(**row) for row in waiting), *right], batch_id)
             self._pending.note([board.table_key for board in right])
-            self._keep_rejects(rejected)
+            keep_rejects(self._context, rejected)
 
     def _left(self, details: DataFrame) -> DataFrame:
         """Return the boards of a batch that were not sent: pending ones, and those without `ok`."""
-        day = day_of(F.col(self._day_column), self._timezone).alias("day")
+        day = day_of(F.col(self._day_column), self._context.settings.timezone).alias("day")
         return details.where("NOT is_sent").select(
             "topic", "partition", "offset", F.col(self._key_column).alias("stream_key"),
             F.col(self._join_column).alias("table_key"), day, "key", "value", "kafka_timestamp", "event_id",
@@ -270,7 +260,7 @@ class StreamTableJoin:
         """Return a board of the slow path as pending. It is never a tombstone: the fast path accepts all valid ones."""
         columns = {name: record[name] for name in ("topic", "partition", "offset", "key", "kafka_timestamp",
                                                    "event_id", "accepted_at", "traceparent")}  # fmt: skip
-        day = Day.of(row.values[self._day_column], self._timezone).date
+        day = Day.of(row.values[self._day_column], self._context.settings.timezone).date
         return PendingRecord(**columns, stream_key=row.key, table_key=row.values[self._join_column], day=day,
                             value=plain_value(record["value"], self._stream), version_at=row.version_at)  # fmt: skip
 
@@ -279,16 +269,13 @@ class StreamTableJoin:
 
     def _save_pending(self, boards: Sequence[PendingRecord], batch_id: int) -> None:
         if boards:
-            self._retry(lambda: self._store.save_pending(boards))
-            self._state.add_count("pending_kept", len(boards))
+            self._context.retry(lambda: self._context.store.save_pending(boards), CONSUMER)
+            self._context.state.add_count("pending_kept", len(boards))
             log.info("batch %d: %d boards saved as pending", batch_id, len(boards))
-
-    def _retry(self, call: Any) -> None:
-        retry_transient(call, NO_LIMIT, self._state.waiting_callback("join"), self._stop)
 
     def reject(self, rejected: Sequence[Reject], end: Offsets, progress: JoinProgress) -> None:
         """Save rejects of records that cannot be processed, and advance the ledger past them."""
-        self._keep_rejects(rejected)
+        keep_rejects(self._context, rejected)
         progress.set_progress(end)
 
     def reject_pending(self, batch: PendingBatch, reason: str) -> None:
@@ -297,19 +284,15 @@ class StreamTableJoin:
             at = Coordinates(topic, partition, offset)
             log.error("the pending board %s/%s/%s becomes a reject: %s", *at, reason)
             said = reason_of_reject(topic, partition, offset, reason)
-            self._retry(lambda at=at, said=said: self._store.reject_pending(at, said))
-            self._state.add_count("rejects", 1)
-            self._state.add_count("isolated", 1)
+            self._context.retry(partial(self._context.store.reject_pending, at, said), CONSUMER)
+            self._context.state.add_count("rejects", 1)
+            self._context.state.add_count("isolated", 1)
 
     def _trace(self, boards: int, traceparents: Iterable[str | None], began_ns: int) -> None:
         """Record the span of a batch, with links to the traces of its boards, if there are any."""
-        if self._tracer is None:
-            return
-        headers = (None if each is None else each.encode() for each in traceparents)
-        attributes = messaging(self._stream.name, "process", boards)
-        span = batch_span(f"join {self._stream.name}", "consumer", headers, began_ns, time.time_ns(), attributes)
-        if span is not None:
-            self._tracer.record(span)
+        if (tracer := self._context.tracer) is not None:
+            headers, topic = (None if each is None else each.encode() for each in traceparents), self._stream.name
+            tracer.record_batch(f"join {topic}", "process", topic, boards, headers, began_ns)
 
     def resolve(self, batch: PendingBatch) -> None:
         """Send the boards whose member is known, and mark them as sent."""
@@ -322,8 +305,9 @@ class StreamTableJoin:
             if sent:
                 self._write(known)
                 failpoint("resolve.after_send")
-                self._retry(lambda: self._store.mark_sent(sent))  # after the acks: a crash before it sends again
-                self._state.add_count("pending_sent", len(sent))
+                # after the acks: a crash before it sends again
+                self._context.retry(lambda: self._context.store.mark_sent(sent), CONSUMER)
+                self._context.state.add_count("pending_sent", len(sent))
                 self._resolved += len(sent)
                 log.info("sent %d pending boards", len(sent))
                 done = set(sent)

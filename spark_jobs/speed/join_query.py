@@ -1,8 +1,7 @@
 """The query *join*: reads board and writes board-detail."""
 
 import logging
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -13,13 +12,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from include.contracts.definition import Definition
 from include.contracts.offsets import OffsetRange
-from include.contracts.validation import Reject
 from include.kafka.topic_tail import TopicTail
-from include.runtime.retry import NO_LIMIT, retry_transient
 from spark_jobs.connectors.kafka import read_range
-from spark_jobs.speed.driver_state import DriverState, Query
-from spark_jobs.speed.join import JoinProgress, StreamTableJoin
-from spark_jobs.speed.pending_store import PendingStore
+from spark_jobs.speed.driver_state import Query
+from spark_jobs.speed.join import JoinProgress, StreamTableJoin, keep_rejects
 from spark_jobs.speed.positions import refuse_replaced_table
 from spark_jobs.speed.serve import STEP
 from spark_jobs.speed.stream_query import DriverContext, StreamQuery
@@ -27,15 +23,6 @@ from spark_jobs.speed.table_preload import MemberPreload
 from spark_jobs.speed.table_state import TableState
 
 log = logging.getLogger(__name__)
-
-
-def keep_rejects(store: PendingStore, state: DriverState, stop: threading.Event, rejected: Sequence[Reject]) -> None:
-    """Save rejects as they are found; one that is saved already is not changed. Blocks while PostgreSQL is down."""
-    if rejected:
-        waiting = state.waiting_callback("join")
-        retry_transient(lambda: store.save_rejects(rejected, rejected_by="join"), NO_LIMIT, waiting, stop)
-        state.add_count("rejects", len(rejected))
-        log.warning("%d records rejected; the reasons are in table reject", len(rejected))
 
 
 class JoinQuery(StreamQuery):
@@ -64,34 +51,25 @@ class JoinQuery(StreamQuery):
     def start(self, session: SparkSession, checkpoints: Path) -> StreamingQuery:
         """See `StreamQuery.start`. Loads the member table, and continues with the pending boards."""
         context, definition = self._context, self._definition
-        settings, state = context.settings, context.state
-        max_bytes, most = settings.stream.max_batch_bytes, settings.stream.max_boards_per_batch
-        keep = partial(keep_rejects, context.store, state, context.stop)
+        stream = context.settings.stream
+        most = stream.max_boards_per_batch
         members = self._members = TableState(
-            session, context.offset_reader, self._tail, definition, state, keep, max_bytes,
-            settings.stream.table_partitions,
+            session, context.offset_reader, self._tail, definition, context.state, partial(keep_rejects, context),
+            stream.max_batch_bytes, stream.table_partitions,
         )  # fmt: skip
         self._closing.callback(members.close)
         preloaded = self._preload.result()
         self._retry(lambda: members.load(preloaded))
         self._refuse_replaced_table()  # again, after days as a standby; from now on `members` checks its topic's id
         read = self._reader(session)
-        join = self._join = StreamTableJoin(
-            session, members, context.store, context.lease, definition, settings.kafka.connection,
-            settings.timezone, state, context.stop, read, keep, max_bytes, context.tracer,
-        )  # fmt: skip
-        progress = self._progress = JoinProgress(
-            context.ledger, context.lease, self._topic, self._topic_id, self._start
-        )  # fmt: skip
-        pending = self._pending = self._isolations.of(
-            self._trials("pending"), self._topic, join.resolve, join.reject_pending
-        )
+        join = self._join = StreamTableJoin(context, definition, session, members, read)
+        progress = self._progress = JoinProgress(context, self._topic, self._topic_id, self._start)
+        pending = self._pending = self._isolation("pending", join.resolve, join.reject_pending)
         self._retry(lambda: join.resume_pending(pending))
-        isolation = self._isolations.of_topic(
-            self._trials(self.name), self._topic,
+        isolation = self._topic_isolation(
             lambda part: join.process(join.decoded(read(part)), part, STEP, progress),
             lambda rejected, end: join.reject(rejected, end, progress),
-        )  # fmt: skip
+        )
         if self._begin(isolation, most):  # otherwise the first batch warms it up
             join.warm_up(self._nothing(session))
 

@@ -13,12 +13,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from include.contracts.clock import Clock, SystemClock
 from include.contracts.errors import ConfigurationError, DriverSuperseded, PipelineError
-from include.database.driver_lease import DriverLease
 from include.database.stream_progress import Pending, StreamProgressStore
-from include.kafka.offsets import OffsetReader
-from spark_jobs.speed.driver_state import DriverState, Query
+from spark_jobs.speed.driver_state import Query
 from spark_jobs.speed.driver_view import LONGEST_WAIT_S, DriverView, QueryView, StreamMetrics
 from spark_jobs.speed.lag import Lag, QueryWatch, TopicEnds
+from spark_jobs.speed.stream_query import DriverContext
 
 log = logging.getLogger(__name__)
 
@@ -38,22 +37,19 @@ class Monitor:
 
     def __init__(
         self,
+        context: DriverContext,
         progress: StreamProgressStore,
-        state: DriverState,
-        offset_reader: OffsetReader,
-        lease: DriverLease,
         topics: Mapping[Query, str],
         table_topic: str,
-        host: str,
-        port: int,
+        address: tuple[str, int],
         clock: Clock | None = None,
     ) -> None:
         """`topics` has the driver's queries, with the topic that each reads. Only *join* reads the table's topic."""
         self._progress = progress
-        self._state = state
-        self._offset_reader = offset_reader
-        self._lease = lease
-        self._address = (host, port)
+        self._state = context.state
+        self._offset_reader = context.offset_reader
+        self._lease = context.lease
+        self._address = address
         self._clock = clock or SystemClock()
         self._started_at = self._last_loop_at = self._clock.now()
         self._starting: str | None = "looking whether it can run"

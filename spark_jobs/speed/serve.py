@@ -1,7 +1,6 @@
 """The serve query: writes board-detail to PostgreSQL, with offsets committed in the same transaction as the rows."""
 
 import logging
-import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,15 +21,12 @@ from include.contracts.validation import Reject
 from include.kafka.record_table import record_table
 from include.kafka.topic_tail import TopicTail
 from include.runtime.failpoints import failpoint_records
-from include.runtime.kafka_connection import KafkaConnection
-from include.runtime.retry import NO_LIMIT, retry_transient
-from include.runtime.spans import Tracer
 from spark_jobs.decoding.arrow_rows import array, first_header
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch, Guard, WriterClosed
-from spark_jobs.speed.driver_state import DriverState, Query
+from spark_jobs.speed.driver_state import Query
 from spark_jobs.speed.live_table_sink import LiveTableSink
 from spark_jobs.speed.served_batch import DetailDecoder, ends_of, holds_record, reject_records
-from spark_jobs.speed.stream_query import StreamQuery
+from spark_jobs.speed.stream_query import DriverContext, StreamQuery
 
 log = logging.getLogger(__name__)
 
@@ -53,33 +49,25 @@ class Serve:
 
     def __init__(
         self,
-        store: LiveTableSink,
-        kafka: KafkaConnection,
+        context: DriverContext,
         definition: Definition,
-        timezone: str,
-        state: DriverState,
-        stop: threading.Event,
-        max_bytes: int,
+        store: LiveTableSink,
         excluded: Collection[tuple[int, int]] = (),
         guard: Guard | None = None,
-        tracer: Tracer | None = None,
     ) -> None:
-        """At most `max_bytes` of records are in a transaction. `excluded` are partitions and offsets to leave out."""
+        """`excluded` are partitions and offsets to leave out."""
         self._topic = definition.output.name
+        self._context = context
         self._definition = definition
-        self._kafka = kafka
-        self._tail = TopicTail(kafka, self._topic)
-        self._details = DetailDecoder(definition, timezone)
+        self._tail = TopicTail(context.settings.kafka.connection, self._topic)
+        self._details = DetailDecoder(definition, context.settings.timezone)
         self._decoder = ThreadPoolExecutor(1, "serve-decoder")
-        self._writer = BatchWriter(store, state, stop, guard, tracer)
-        self._state = state
-        self._stop = stop
-        self._is_traced = tracer is not None
-        self._max_bytes = max_bytes
+        self._writer = BatchWriter(context, store, guard)
+        self._max_bytes = context.settings.stream.max_batch_bytes
         self._excluded = frozenset(excluded)
 
     def process(self, range_: OffsetRange, batch_id: int) -> None:
-        """Process the records of a range: one transaction if they have at most `max_bytes`.
+        """Process the records of a range: one transaction if they have at most STREAM_MAX_BATCH_BYTES.
 
         Larger ranges are written in parts, one transaction each, and the ledger moves with each part. Blocks until the
         previous batch is written, and raises its error. If the application stops, the next driver writes the rest.
@@ -93,7 +81,8 @@ class Serve:
 
     def take(self, range_: OffsetRange) -> None:
         """Read, decode and write the records of a range before returning. No batch may be in progress."""
-        with closing(TopicTail(self._kafka, self._topic)) as tail:  # `process` may be reading the next batch
+        kafka = self._context.settings.kafka.connection
+        with closing(TopicTail(kafka, self._topic)) as tail:  # `process` may be reading the next batch
             for batch in self._batches(tail, range_, STEP):
                 self._writer.write(batch)
 
@@ -118,9 +107,8 @@ class Serve:
                 pages = self._pages(tail, left)
                 raise
 
-        waiting = self._state.waiting_callback("serve")
         started, began_ns = time.monotonic(), time.time_ns()
-        while parts := retry_transient(next_page, NO_LIMIT, waiting, self._stop):
+        while parts := self._context.retry(next_page, "serve"):
             read = time.monotonic()
             tables, traces = zip(*(part.result() for part in parts), strict=True)
             batch = pa.concat_tables(tables)
@@ -139,7 +127,7 @@ class Serve:
             tail.begin(range_.start)
         page, size = list[_Part](), 0
         for records in tail.iter_to(range_.end, READ_TIMEOUT_S):
-            if self._stop.is_set():
+            if self._context.stop.is_set():
                 raise WriterClosed
             if self._excluded:
                 records = [each for each in records if (each.partition(), each.offset()) not in self._excluded]
@@ -157,7 +145,7 @@ class Serve:
         """Return the decoded records, and the traces in their headers."""
         failpoint_records("serve.decode", lambda topic, *at: topic == self._topic and holds_record(
             records["partition"], records["offset"], *at))  # fmt: skip
-        return self._details.read(records), _traces(records) if self._is_traced else []
+        return self._details.read(records), [] if self._context.tracer is None else _traces(records)
 
     @property
     def is_writing(self) -> bool:
@@ -211,13 +199,10 @@ class ServeQuery(StreamQuery):
             return OffsetRange({partition: store.committed_offsets.get(partition, 0) for partition in end}, end)
 
         serve = self._serve = Serve(
-            store, settings.kafka.connection, self._definition, settings.timezone, context.state, context.stop,
-            settings.stream.max_batch_bytes, self._rejected_by_hand,
-            lambda write, records: isolation.run(write, lambda: left(ends_of(records))), context.tracer,
+            context, self._definition, store, self._rejected_by_hand,
+            lambda write, records: isolation.run(write, lambda: left(ends_of(records))),
         )  # fmt: skip
-        isolation = self._isolations.of_topic(
-            self._trials(self.name), self._topic, serve.take, lambda rejected, _: serve.reject(rejected)
-        )
+        isolation = self._topic_isolation(serve.take, lambda rejected, _: serve.reject(rejected))
         self._closing.callback(serve.close)
         self._begin(isolation, most)
 

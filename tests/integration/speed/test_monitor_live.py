@@ -27,6 +27,7 @@ from stack.layout import Layout
 from stack.prerequisites import find_java
 from tests.fakes.events import board
 from tests.servers import wait_until
+from tests.support.driver import driver_context
 from tests.support.pipeline import migrated, produce, rows, with_topics
 from tests.support.topic_log import taken_lease
 
@@ -186,9 +187,8 @@ class Followed:
         self._offset_reader = OffsetReader(settings.kafka.connection)
         self._lease = taken_lease(settings)
         self._store = StreamProgressStore(settings.database, lease=self._lease)
-        self.monitor = Monitor(
-            self._store, self.state, self._offset_reader, self._lease, TOPICS, "member", "127.0.0.1", 0
-        )
+        context = driver_context(settings, state=self.state, offset_reader=self._offset_reader, lease=self._lease)
+        self.monitor = Monitor(context, self._store, TOPICS, "member", ("127.0.0.1", 0))
         self.gates, self.queries = {}, []
         self.port = self.monitor.open()
         self.monitor.load()
@@ -358,7 +358,8 @@ def test_an_accepted_event_behind_a_hung_transaction_is_not_caught_up_until_the_
     assert wait_until_caught_up(settings, 0).join_lag == high[0] - ends[0]
 
     progress = StreamProgressStore(settings.database, lease=lease)
-    monitor = Monitor(progress, state, offset_reader, lease, TOPICS, "member", "127.0.0.1", 0)
+    context = driver_context(settings, state=state, offset_reader=offset_reader, lease=lease)
+    monitor = Monitor(context, progress, TOPICS, "member", ("127.0.0.1", 0))
     monitor.open()
     try:
         monitor.start({"join": Running("join"), "serve": Running("serve")})

@@ -24,6 +24,7 @@ from spark_jobs.speed.driver_state import Batch, DriverState, topics_of
 from spark_jobs.speed.monitor import Monitor
 from tests.fakes.gateway import FixedClock
 from tests.servers import wait_until
+from tests.support.driver import driver_context
 
 
 class MemoryProgress:
@@ -105,7 +106,8 @@ class World:
         self.monitor = self.monitor_of(TOPICS)
 
     def monitor_of(self, topics, port=0):
-        return Monitor(self.progress, self.state, self.topics, LEASE, topics, "member", "127.0.0.1", port, self.clock)
+        context = driver_context(state=self.state, offset_reader=self.topics, lease=LEASE)
+        return Monitor(context, self.progress, topics, "member", ("127.0.0.1", port), self.clock)
 
     def alone(self, query):
         """Of the driver that runs only this query."""
