@@ -42,7 +42,7 @@ from include.integrity.days.replaced_topic import take_out_of_cuts
 from include.kafka.offsets import OffsetReader
 from include.runtime.command import as_command
 from include.runtime.settings import Settings
-from spark_jobs.speed.driver_state import Query, topics_of
+from spark_jobs.speed.health.state import Query, topics_of
 from spark_jobs.speed.manual_reject import ManualReject, Place
 from spark_jobs.speed.positions import OffsetMismatch, Position, ReplacedTable, position_of, replaced_table
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from include.contracts.errors import Retryable
 from include.runtime.failpoints import failpoint_records
-from spark_jobs.speed.driver_state import Batch
+from spark_jobs.speed.health.state import Batch
 from spark_jobs.speed.live_table import Applied
 from spark_jobs.speed.live_table_sink import LiveTableSink
 from spark_jobs.speed.served_batch import holds_record, newest_timestamp, valid_rows

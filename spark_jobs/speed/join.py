@@ -28,7 +28,7 @@ from spark_jobs.decoding.record_decoder import TableRow, plain_value
 from spark_jobs.decoding.slow_path import read_slow_path
 from spark_jobs.joining.details import day_of, to_records
 from spark_jobs.joining.join_rule import board_details_of_newest
-from spark_jobs.speed.driver_state import Batch, Query
+from spark_jobs.speed.health.state import Batch, Query
 from spark_jobs.speed.isolation import Isolation, reason_of_reject
 from spark_jobs.speed.pages import pages
 from spark_jobs.speed.pending_store import (

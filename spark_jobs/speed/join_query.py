@@ -14,7 +14,7 @@ from include.contracts.definition import Definition
 from include.contracts.offsets import OffsetRange
 from include.kafka.topic_tail import TopicTail
 from spark_jobs.connectors.kafka import read_range
-from spark_jobs.speed.driver_state import Query
+from spark_jobs.speed.health.state import Query
 from spark_jobs.speed.join import JoinProgress, StreamTableJoin, keep_rejects
 from spark_jobs.speed.positions import refuse_replaced_table
 from spark_jobs.speed.serve import STEP

@@ -15,7 +15,7 @@ from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import read_as_rejects
 from include.runtime.settings import DatabaseSettings
-from spark_jobs.speed.driver_state import Query, topics_of
+from spark_jobs.speed.health.state import Query, topics_of
 from spark_jobs.speed.pending_store import PendingStore
 
 _RECORD = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9})/(?P<offset>[0-9]{1,18})")

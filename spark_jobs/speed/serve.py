@@ -23,7 +23,7 @@ from include.kafka.topic_tail import TopicTail
 from include.runtime.failpoints import failpoint_records
 from spark_jobs.decoding.arrow_rows import array, first_header
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch, Guard, WriterClosed
-from spark_jobs.speed.driver_state import Query
+from spark_jobs.speed.health.state import Query
 from spark_jobs.speed.live_table_sink import LiveTableSink
 from spark_jobs.speed.served_batch import DetailDecoder, ends_of, holds_record, reject_records
 from spark_jobs.speed.stream_query import DriverContext, StreamQuery

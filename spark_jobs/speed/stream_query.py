@@ -31,11 +31,11 @@ from include.runtime.settings import Settings
 from include.runtime.spans import Tracer
 from spark_jobs.connectors.failures import is_passing
 from spark_jobs.connectors.kafka import stream_reader
-from spark_jobs.speed.driver_state import DriverState, Query, topics_of
+from spark_jobs.speed.health.state import DriverState, Query, topics_of
 from spark_jobs.speed.isolation import Isolation, StreamTrials, first_batch, reason_of_reject
 from spark_jobs.speed.pending_store import PendingStore
 from spark_jobs.speed.positions import position_of, raise_on_mismatch, refuse_replaced, starting_position
-from spark_jobs.speed.watchdog import is_running
+from spark_jobs.speed.standby import is_running
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from spark_jobs.decoding.decode import decode, slow_path, valid
 from spark_jobs.decoding.record_decoder import TableRow, read_record
 from spark_jobs.decoding.slow_path import read_slow_path
 from spark_jobs.joining.join_rule import MEMBER_SIDE, newest_versions
-from spark_jobs.speed.driver_state import DriverState, TableSize
+from spark_jobs.speed.health.state import DriverState, TableSize
 from spark_jobs.speed.pages import pages
 from spark_jobs.speed.table_preload import PreloadedRows
 

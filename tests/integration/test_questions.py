@@ -28,7 +28,7 @@ from spark_jobs.archive.archiver import next_range
 from spark_jobs.sources.archive_files import ArchiveFolder
 from spark_jobs.sources.archive_source import ArchiveSource, archive_sources
 from spark_jobs.sources.inputs import MARGIN, Known, fix_ranges
-from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.manual_reject import ManualReject, Place
 from spark_jobs.speed.positions import position_of
 from spark_jobs.speed.table_preload import MemberPreload

@@ -22,7 +22,7 @@ from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
-from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.join import StreamTableJoin, keep_rejects
 from spark_jobs.speed.live_table_sink import LiveTableSink
 from spark_jobs.speed.pending_store import PendingStore

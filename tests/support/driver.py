@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from include.runtime.settings import Settings
-from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.stream_query import DriverContext
 
 

@@ -14,7 +14,7 @@ from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.joining.join_rule import newest_versions
 from spark_jobs.speed import table_preload as member_preload
 from spark_jobs.speed import table_state as module
-from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.table_preload import MemberPreload
 from spark_jobs.speed.table_state import TableState
 from tests.fakes.events import member

@@ -20,9 +20,9 @@ from include.database.stream_progress import Pending, Progress, StreamProgressSt
 from include.integrity.days.stream_lag import wait_until_caught_up
 from include.kafka.offsets import OffsetReader
 from spark_jobs.connectors.kafka import stream_reader
-from spark_jobs.speed import driver_view
-from spark_jobs.speed.driver_state import Batch, DriverState, topics_of
-from spark_jobs.speed.monitor import Monitor
+from spark_jobs.speed.health import report
+from spark_jobs.speed.health.monitor import Monitor
+from spark_jobs.speed.health.state import Batch, DriverState, topics_of
 from stack.layout import Layout
 from stack.prerequisites import find_java
 from tests.fakes.events import board
@@ -341,7 +341,7 @@ def test_the_speed_layer_is_caught_up_when_both_ledgers_are_at_the_ends(kafka, p
 def test_an_accepted_event_behind_a_hung_transaction_is_not_caught_up_until_the_runbooks_command_ends_that(
     kafka, postgres, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(driver_view, "LONGEST_TRANSACTION_S", 1)
+    monkeypatch.setattr(report, "LONGEST_TRANSACTION_S", 1)
     settings = with_topics(kafka, postgres, "monitor_hung", tmp_path)
     servers, ledger = settings.kafka.connection, OffsetLedger(settings.database)
     offset_reader, lease, state = OffsetReader(servers), taken_lease(settings), DriverState()

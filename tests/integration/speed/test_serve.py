@@ -18,7 +18,7 @@ from include.kafka.record_table import record_table
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.speed import serve as serve_module
-from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.serve import Serve
 from spark_jobs.speed.served_batch import DetailDecoder, live_columns
 from tests.servers import wait_until

@@ -19,9 +19,9 @@ from include.contracts.errors import (
 )
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.stream_progress import Pending
-from spark_jobs.speed import monitor as module
-from spark_jobs.speed.driver_state import Batch, DriverState, topics_of
-from spark_jobs.speed.monitor import Monitor
+from spark_jobs.speed.health import monitor as module
+from spark_jobs.speed.health.monitor import Monitor
+from spark_jobs.speed.health.state import Batch, DriverState, topics_of
 from tests.fakes.gateway import FixedClock
 from tests.servers import wait_until
 from tests.support.driver import driver_context

@@ -6,7 +6,7 @@ import pytest
 
 from include.contracts.errors import DatabaseUnavailable, LedgerConflict
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch
-from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.live_table import Applied
 from tests.servers import wait_until
 from tests.support.driver import driver_context

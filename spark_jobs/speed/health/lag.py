@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from py4j.protocol import Py4JError
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jobs.speed.driver_state import KEPT_BATCHES
+from spark_jobs.speed.health.state import KEPT_BATCHES
 
 log = logging.getLogger(__name__)
 

@@ -1,19 +1,15 @@
 """Ends a driver whose threads hang, so that its lease is freed and its supervisor starts the next one.
 
 Calls to a JVM that is frozen or thrashing never return, and neither do requests to a server that is frozen. Periodic
-work runs in a thread of its own, so that waiting delays nothing else. A driver holds a file lock while it runs, which
-the kernel releases when it ends: other drivers of the machine see by it who is running.
+work runs in a thread of its own, so that waiting delays nothing else.
 """
 
 import faulthandler
-import fcntl
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import IO
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -109,50 +105,6 @@ def end_process() -> None:
     for child in descendants(os.getpid()):
         kill(child)
     os._exit(STOPPED)
-
-
-class Presence:
-    """This driver's lock, in the folder of the checkpoints."""
-
-    def __init__(self, folder: Path, driver_id: str) -> None:
-        self._file = _file_of(folder, driver_id)
-        self._held: IO[bytes] | None = None
-
-    def announce(self) -> None:
-        """Take the lock, and remove the files of drivers that have ended. Raises OSError."""
-        if self._held is not None:
-            return
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        for other in self._file.parent.glob("*.alive"):
-            if _is_free(other):
-                other.unlink(missing_ok=True)
-        self._held = self._file.open("wb")
-        fcntl.flock(self._held, fcntl.LOCK_EX)
-
-
-def is_gone(folder: Path, driver_id: str) -> bool:
-    """True if the driver was started on this machine and has ended. False if it is unknown here."""
-    file = _file_of(folder, driver_id)
-    return file.exists() and _is_free(file)
-
-
-def is_running(folder: Path, driver_id: str) -> bool:
-    """True if the driver was started on this machine and runs. False if it is unknown here."""
-    file = _file_of(folder, driver_id)
-    return file.exists() and not _is_free(file)
-
-
-def _file_of(folder: Path, driver_id: str) -> Path:
-    return folder.resolve() / f"{driver_id}.alive"
-
-
-def _is_free(file: Path) -> bool:
-    try:
-        with file.open("rb") as opened:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (FileNotFoundError, BlockingIOError):
-        return False
-    return True
 
 
 ROUND_S = 1.0

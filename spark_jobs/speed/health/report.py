@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 from include.contracts.clock import rfc3339
 from include.database.stream_progress import Pending, Progress
 from include.runtime.metrics_page import metrics_page
-from spark_jobs.speed.driver_state import Batch, Count, Done, Query, TableSize
-from spark_jobs.speed.lag import Held, Lag, SparkBatch
+from spark_jobs.speed.health.lag import Held, Lag, SparkBatch
+from spark_jobs.speed.health.state import Batch, Count, Done, Query, TableSize
 
 LONGEST_WAIT_S = 30.0
 LONGEST_SILENCE_S = 60.0

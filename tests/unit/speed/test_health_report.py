@@ -7,9 +7,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from include.database.stream_progress import Pending
-from spark_jobs.speed.driver_state import Batch, Done, TableSize
-from spark_jobs.speed.driver_view import DriverView, QueryView, StreamMetrics
-from spark_jobs.speed.lag import Lag, SparkBatch
+from spark_jobs.speed.health.lag import Lag, SparkBatch
+from spark_jobs.speed.health.report import DriverView, QueryView, StreamMetrics
+from spark_jobs.speed.health.state import Batch, Done, TableSize
 
 NOW = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 

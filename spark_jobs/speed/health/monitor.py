@@ -14,9 +14,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from include.contracts.clock import Clock, SystemClock
 from include.contracts.errors import ConfigurationError, DriverSuperseded, PipelineError
 from include.database.stream_progress import Pending, StreamProgressStore
-from spark_jobs.speed.driver_state import Query
-from spark_jobs.speed.driver_view import LONGEST_WAIT_S, DriverView, QueryView, StreamMetrics
-from spark_jobs.speed.lag import Lag, QueryWatch, TopicEnds
+from spark_jobs.speed.health.lag import Lag, QueryWatch, TopicEnds
+from spark_jobs.speed.health.report import LONGEST_WAIT_S, DriverView, QueryView, StreamMetrics
+from spark_jobs.speed.health.state import Query
 from spark_jobs.speed.stream_query import DriverContext
 
 log = logging.getLogger(__name__)
