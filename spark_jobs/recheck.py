@@ -43,10 +43,8 @@ from include.kafka.record_table import RAW
 from include.runtime.command import as_command
 from include.runtime.settings import Settings
 from spark_jobs.archive.recheck import VersionsOf, iter_expired
-from spark_jobs.decoding.arrow_rows import array
-from spark_jobs.decoding.raw_columns import RawColumns
-from spark_jobs.decoding.record_decoder import TableRow, read_record
-from spark_jobs.decoding.slow_path import RowRecord, iter_records
+from spark_jobs.decoding.arrow import RawColumns, array
+from spark_jobs.decoding.reference import RowRecord, TableRow, iter_records, read_record
 from spark_jobs.recheck_store import MadeRow, RecheckStore, RejectedRecord, days_to_rebuild
 from spark_jobs.sources.archive_files import ArchiveFolder
 from spark_jobs.sources.splits import TopicSplit, read_topic

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from include.archive.store import ArchivedFile, ArchiveStore
 from include.contracts.definition import Definition
 from spark_jobs.archive.tasks import VERSIONS_ROW_GROUP, StartContext, folder_of, spread
+from spark_jobs.decoding.dated_rows import VersionRows
 from spark_jobs.sources.archive_files import ArchiveDamaged, ArchiveFolder, Origin
-from spark_jobs.sources.dated_rows import VersionRows
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def compact(
     members = store.members(topic_id)
     if members is None or len({file.batch_id for file in members.files}) < batches:
         return False
-    if not VersionRows(definition).has_columns(folder, members.files):
+    if not folder.have_columns(members.files, VersionRows(definition).schema.names):
         return False
     origin = Origin(definition.table.name, topic_id, members.ends)
     merge = Merge(definition, folder, origin, members.paths)

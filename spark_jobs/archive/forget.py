@@ -12,8 +12,8 @@ from include.contracts.definition import Definition
 from include.contracts.errors import PipelineError
 from include.contracts.fields import names_key
 from spark_jobs.archive.leftovers import remove_leftovers, unlisted_files
+from spark_jobs.decoding.dated_rows import DAY, DELETED, ID
 from spark_jobs.sources.archive_files import ArchiveDamaged, ArchiveFolder, Origin
-from spark_jobs.sources.dated_rows import DAY, DELETED, ID
 
 log = logging.getLogger(__name__)
 

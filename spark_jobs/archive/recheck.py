@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from include.archive.store import ArchivedFile, ArchiveStore
 from include.kafka.record_table import RAW
-from spark_jobs.decoding.arrow_rows import places_of
+from spark_jobs.decoding.arrow import places_of
 from spark_jobs.sources.archive_files import ArchiveDamaged, ArchiveFolder
 from spark_jobs.sources.splits import FileSplit, read_columns
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.decoding.arrow_rows import array
+from spark_jobs.decoding.arrow import array
 
 ROWS_PER_BLOB = 32  # on average; with fewer, the blob's overhead exceeds its rows
 MAX_GATHERED_BYTES = 64 << 20

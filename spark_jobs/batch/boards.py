@@ -15,8 +15,9 @@ from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN
 from include.contracts.validation import Reject, is_timestamp, parse_timestamp
 from include.database.generation_store import Excluded
-from spark_jobs.decoding.arrow_rows import (
+from spark_jobs.decoding.arrow import (
     TIMES,
+    RawColumns,
     array,
     begins_run,
     by_repetition,
@@ -25,7 +26,6 @@ from spark_jobs.decoding.arrow_rows import (
     newest_versions,
     places_of,
 )
-from spark_jobs.decoding.raw_columns import RawColumns
 
 MISPLACED_US = 24 * 60 * 60 * 1_000_000  # further apart, `createdAt` and Kafka's timestamp mean that a clock is wrong
 

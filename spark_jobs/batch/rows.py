@@ -9,7 +9,7 @@ from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.database.generation_store import Duplicate, Excluded
 from include.database.named import COORDINATES
-from spark_jobs.decoding.arrow_rows import array, places_of
+from spark_jobs.decoding.arrow import array, places_of
 from spark_jobs.joining.join_rule import authors_of_history
 
 PENDING = "its member was not known, or was deleted before"

@@ -10,8 +10,7 @@ import pyarrow as pa
 from include.contracts.definition import Definition
 from include.database.generation_store import GenerationStore
 from include.runtime.kafka_connection import KafkaConnection
-from spark_jobs.decoding.arrow_rows import member_schema
-from spark_jobs.decoding.raw_columns import RawColumns
+from spark_jobs.decoding.arrow import RawColumns, member_schema
 from spark_jobs.sources.splits import Split, TopicSplit, read_topic
 
 MAX_RECORDS = 500_000  # about 50 MB of columns, in the memory of every worker

@@ -20,10 +20,9 @@ from include.runtime.settings import DatabaseSettings
 from spark_jobs.batch.blobs import Blob, Buckets, Gathered, Kind, buckets_of, needed_rows, unpacked
 from spark_jobs.batch.boards import BROKEN, CHOSEN, SOURCES, VERSIONS, BoardReader, decide, without_forgotten
 from spark_jobs.batch.rows import day_rows
-from spark_jobs.decoding.arrow_rows import array, candidate_schema, first_header, member_schema, numbers
-from spark_jobs.decoding.raw_columns import RawColumns, longs
+from spark_jobs.decoding.arrow import RawColumns, array, candidate_schema, first_header, longs, member_schema, numbers
+from spark_jobs.decoding.dated_rows import OUTPUT_COORDINATES
 from spark_jobs.sources.splits import (
-    OUTPUT_COORDINATES,
     ColumnsFile,
     FileSplit,
     Split,

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from include.contracts.definition import Definition
 from include.contracts.versions import NEWEST_FIRST, OLDEST_FIRST
-from spark_jobs.decoding.arrow_rows import array, begins_run
+from spark_jobs.decoding.arrow import array, begins_run
 
 
 def newest_versions(rows: DataFrame, key: str) -> DataFrame:

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from include.archive.store import ArchivedFile, ArchiveStore, BoardFiles
 from include.contracts.day import Day
 from include.contracts.offsets import Offsets
+from spark_jobs.decoding.dated_rows import DAY, DELETED, ID, RECORDS
 from spark_jobs.sources.archive_files import ArchiveFolder, FileWriter, Origin
-from spark_jobs.sources.dated_rows import DAY, DELETED, ID, RECORDS
 from spark_jobs.sources.splits import ColumnsFile, FileSplit
 
 log = logging.getLogger(__name__)

@@ -106,6 +106,14 @@ class ArchiveFolder:
                 archive=self.location,
             )
 
+    def have_columns(self, files: Sequence[ArchivedFile], names: Sequence[str]) -> bool:
+        """True if all files have these columns. Files of versions from before a column was added lack it."""
+        for each in files:
+            with self.open(each.path) as file:
+                if not set(names) <= set(file.schema_arrow.names):
+                    return False
+        return True
+
     def open(self, relative: str) -> pq.ParquetFile:
         """Open a file for reading, with verification of page checksums. The caller closes it.
 

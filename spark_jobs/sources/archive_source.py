@@ -18,11 +18,9 @@ from include.contracts.definition import Definition
 from include.contracts.errors import MissingRange
 from include.contracts.offsets import Offsets
 from include.kafka.offsets import OffsetReader
-from spark_jobs.decoding.arrow_rows import array
-from spark_jobs.decoding.raw_columns import longs
+from spark_jobs.decoding.arrow import array, longs, member_schema
 from spark_jobs.sources.archive_extract import PLACED, Archived, DayExtract
 from spark_jobs.sources.archive_files import ArchiveFolder, Origin
-from spark_jobs.sources.dated_rows import VersionRows
 from spark_jobs.sources.inputs import (
     MARGIN,
     Known,
@@ -212,7 +210,7 @@ class ArchiveSource:
         topic = self._definition.table.name
         if members is None or any(end > cut.get(partition, 0) for partition, end in members.ends.items()):
             return None
-        if not VersionRows(self._definition).has_columns(self._folder, members.files):
+        if not self._folder.have_columns(members.files, member_schema(self._definition).names):
             log.warning("topic %s is read whole: archived versions lack a column of the definition", topic)
             return None
         self._refuse_lost_tail(topic, members.ends, cut)

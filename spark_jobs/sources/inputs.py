@@ -25,7 +25,7 @@ class Sources:
     `topic_ids` holds the topics' ids from before any offset was read.
 
     `member_files` and `place_files` hold records that precede the splits, decoded by the archive: versions with the
-    columns of `arrow_rows.member_schema`, coordinates with those of `splits.OUTPUT_COORDINATES`.
+    columns of `arrow.member_schema`, coordinates with those of `dated_rows.OUTPUT_COORDINATES`.
 
     `unread` holds the offset ranges, per topic and partition, that neither a topic nor the archive has any more. The
     cut ends before the first of them, although later records are read: a generation never covers a record that its

@@ -11,12 +11,6 @@ from include.kafka.record_table import RAW, raw_schema, record_table
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.sources.archive_files import ArchiveFolder
 
-# Coordinates of the output topic's records and of the board records they were made from; `key` is the board's id.
-OUTPUT_COORDINATES = pa.schema([
-    ("partition", pa.int32()), ("offset", pa.int64()), ("key", pa.int64()), ("stream_partition", pa.int32()),
-    ("stream_offset", pa.int64()),
-])  # fmt: skip
-
 ROWS = MAX_RECORDS  # per table
 READ_TIMEOUT_S = 60.0  # without records
 

@@ -23,10 +23,8 @@ from include.contracts.validation import Reject
 from include.runtime.failpoints import failpoint, failpoint_records
 from include.runtime.spans import MAX_LINKS
 from spark_jobs.connectors.kafka import write_records
-from spark_jobs.decoding.decode import RECORD, decode, timestamp_of
-from spark_jobs.decoding.record_decoder import TableRow, plain_value
-from spark_jobs.decoding.slow_path import read_slow_path
-from spark_jobs.joining.details import day_of, to_records
+from spark_jobs.decoding.reference import TableRow, plain_value, read_slow_path
+from spark_jobs.decoding.spark import RECORD, day_of, decode, timestamp_of, to_records
 from spark_jobs.joining.join_rule import board_details_of_newest
 from spark_jobs.speed.health.state import Batch, Query
 from spark_jobs.speed.isolation import Isolation, reason_of_reject

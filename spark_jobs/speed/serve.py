@@ -21,7 +21,7 @@ from include.contracts.validation import Reject
 from include.kafka.record_table import record_table
 from include.kafka.topic_tail import TopicTail
 from include.runtime.failpoints import failpoint_records
-from spark_jobs.decoding.arrow_rows import array, first_header
+from spark_jobs.decoding.arrow import array, first_header
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch, Guard, WriterClosed
 from spark_jobs.speed.health.state import Query
 from spark_jobs.speed.live_table_sink import LiveTableSink

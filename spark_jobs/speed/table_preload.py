@@ -15,14 +15,13 @@ from include.contracts.validation import Reject
 from include.kafka.offsets import OffsetReader
 from include.kafka.record_table import record_times
 from include.kafka.topic_tail import TopicTail
-from spark_jobs.decoding.arrow_rows import member_schema, newest_versions
-from spark_jobs.decoding.raw_columns import RawColumns
+from spark_jobs.decoding.arrow import RawColumns, member_schema, newest_versions
 
 log = logging.getLogger(__name__)
 
 
 class TableDecoder:
-    """Rows with the columns of `arrow_rows.member_schema`, and the rejects."""
+    """Rows with the columns of `arrow.member_schema`, and the rejects."""
 
     def __init__(self, definition: Definition) -> None:
         self.rejects: list[Reject] = []

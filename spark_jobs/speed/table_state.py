@@ -23,10 +23,9 @@ from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from include.runtime.failpoints import failpoint
 from spark_jobs.connectors.kafka import read_range
-from spark_jobs.decoding.arrow_rows import TIMES, arrow_type
-from spark_jobs.decoding.decode import decode, slow_path, valid
-from spark_jobs.decoding.record_decoder import TableRow, read_record
-from spark_jobs.decoding.slow_path import read_slow_path
+from spark_jobs.decoding.arrow import TIMES, arrow_type
+from spark_jobs.decoding.reference import TableRow, read_record, read_slow_path
+from spark_jobs.decoding.spark import decode, slow_path, valid
 from spark_jobs.joining.join_rule import MEMBER_SIDE, newest_versions
 from spark_jobs.speed.health.state import DriverState, TableSize
 from spark_jobs.speed.pages import pages

@@ -15,8 +15,7 @@ from include.contracts.day import Day
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from spark_jobs.batch.rebuild import build
 from spark_jobs.batch.table_preload import PreloadedMembers
-from spark_jobs.decoding.arrow_rows import member_schema
-from spark_jobs.decoding.raw_columns import RawColumns
+from spark_jobs.decoding.arrow import RawColumns, member_schema
 from tests.fakes.events import board, member
 from tests.support.examples import examples
 from tests.support.oracle import Version, day_of

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
-from spark_jobs.decoding.arrow_rows import TIMES
+from spark_jobs.decoding.arrow import TIMES
 from spark_jobs.joining.join_rule import authors_of_history, board_details_of_newest, newest_versions
 from tests.support import oracle
 

@@ -1,30 +1,28 @@
 """Raw records with the columns that the archive sorts them by: the id of their board or member, and its day."""
 
 import datetime as dt
-from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.archive.store import ArchivedFile
 from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN, record_id
 from include.contracts.topics import Topic
 from include.contracts.validation import Reject
 from include.contracts.versions import OLDEST_FIRST
 from include.kafka.record_table import RAW
-from spark_jobs.decoding.arrow_rows import array, first_header, member_schema, numbers
-from spark_jobs.decoding.json_columns import JsonColumns
-from spark_jobs.decoding.raw_columns import RawColumns, longs
-from spark_jobs.decoding.record_decoder import read_record
-from spark_jobs.decoding.slow_path import RowRecord, iter_records
-from spark_jobs.sources.archive_files import ArchiveFolder
-from spark_jobs.sources.splits import OUTPUT_COORDINATES
+from spark_jobs.decoding.arrow import JsonColumns, RawColumns, array, first_header, longs, member_schema, numbers
+from spark_jobs.decoding.reference import RowRecord, iter_records, read_record
 
 ID, DAY, DELETED = "id", "day", "deleted"
 RECORDS = pa.schema([(ID, pa.int64()), (DAY, pa.date32()), (DELETED, pa.bool_()), *RAW])
+# Coordinates of the output topic's records and of the stream's records they were made from; `key` is the stream's key.
+OUTPUT_COORDINATES = pa.schema([
+    ("partition", pa.int32()), ("offset", pa.int64()), ("key", pa.int64()), ("stream_partition", pa.int32()),
+    ("stream_offset", pa.int64()),
+])  # fmt: skip
 DATED_COORDINATES = pa.schema([(DAY, pa.date32()), *OUTPUT_COORDINATES])
 
 
@@ -73,19 +71,11 @@ class DatedRows:
 
 
 class VersionRows:
-    """Decodes records of the table into versions of its keys, with the columns of `arrow_rows.member_schema`."""
+    """Decodes records of the table into versions of its keys, with the columns of `arrow.member_schema`."""
 
     def __init__(self, definition: Definition) -> None:
         self.schema = member_schema(definition)
         self._columns = RawColumns(definition.table, self.schema.names)
-
-    def has_columns(self, folder: ArchiveFolder, files: Sequence[ArchivedFile]) -> bool:
-        """Return True if all files of versions have the columns. Those from before a column was added do not."""
-        for each in files:
-            with folder.open(each.path) as file:
-                if not set(self.schema.names) <= set(file.schema_arrow.names):
-                    return False
-        return True
 
     @property
     def key(self) -> str:
