@@ -10,9 +10,14 @@ The driver reads members at the same time. They are needed last, so Spark reads 
 import dataclasses
 import gc
 import logging
+import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark import RDD, Accumulator, SparkContext
@@ -21,24 +26,147 @@ from include.archive.store import ArchiveStore
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.definition import Definition
-from include.contracts.errors import MissingRange, Retryable
+from include.contracts.errors import DatabaseUnavailable, MissingRange, Retryable
 from include.database.generation_store import Built, Counts, GenerationStore
+from include.database.named import query
 from include.database.schema_revision import require_zone
+from include.database.sessions import KeptConnection
 from include.gateway.fallback.cluster_file import require_own_cluster
 from include.kafka.offsets import OffsetReader
 from include.runtime.failpoints import failpoint
+from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import DatabaseSettings, Settings
 from spark_jobs.batch import tasks
-from spark_jobs.batch.blobs import Blob, Kind, identity_partitioner, packed, steps
-from spark_jobs.batch.rebuild_progress import RebuildProgress
-from spark_jobs.batch.table_preload import MemberPreload, PreloadedMembers
+from spark_jobs.batch.sources import ArchiveSource, Known, Sources, Taken, archive_sources, refuse_lost_range
+from spark_jobs.batch.tasks import Blob, Kind, identity_partitioner, packed, steps
+from spark_jobs.connectors.archive_files import ArchiveFolder
 from spark_jobs.connectors.failures import TASK_ERRORS, task_error
-from spark_jobs.sources.archive_files import ArchiveFolder
-from spark_jobs.sources.archive_source import ArchiveSource, archive_sources
-from spark_jobs.sources.inputs import Known, Sources, Taken, refuse_lost_range
-from spark_jobs.sources.splits import ColumnsFile, Split, TopicSplit
+from spark_jobs.connectors.splits import ColumnsFile, Split, TopicSplit, read_topic
+from spark_jobs.decoding.arrow import RawColumns, member_schema
 
 log = logging.getLogger(__name__)
+
+EVERY_S = 1.0
+Phase = Literal["reading", "loading", "finishing", "built", "failed"]
+_LONGEST_ERROR = 2_000
+
+
+class RebuildProgress:
+    """Updates the row from a thread of its own while `running`, so the load never waits for it."""
+
+    def __init__(
+        self, database: DatabaseSettings, generation_id: int, day: Day, records_read: Callable[[], int]
+    ) -> None:
+        """`records_read` returns the number of records that tasks have read so far."""
+        self._connection = KeptConnection(database, "batch", f"rebuild progress {day}")
+        self._generation_id = generation_id
+        self._day = day
+        self._records_read = records_read
+        self._phase: Phase = "reading"
+        self._logged: tuple[int, ...] = ()
+        self._ended = threading.Event()
+
+    @contextmanager
+    def running(self, run_id: str, source: str, records_total: int, parts_total: int) -> Iterator["RebuildProgress"]:
+        """Insert the row, and update it until the end of the block: then to `built`, or to `failed` with the error."""
+        where = {"generation_id": self._generation_id, "day": self._day.date, "run_id": run_id, "source": source,
+                 "host": socket.gethostname(), "records_total": records_total, "parts_total": parts_total}  # fmt: skip
+        with self._connection.transaction() as cursor:
+            cursor.execute(query("fail_lost_rebuild_runs", cursor), where)
+            cursor.execute(query("insert_rebuild_run", cursor), where)
+        thread = threading.Thread(target=self._follow, name="rebuild-progress", daemon=True)
+        thread.start()
+        try:
+            yield self
+        except BaseException as exc:
+            self._end(thread, "failed", f"{type(exc).__name__}: {exc}"[:_LONGEST_ERROR])
+            raise
+        else:
+            self._end(thread, "built", None)
+        finally:
+            self._connection.close()
+
+    def enter(self, phase: Phase) -> None:
+        """Set the present phase."""
+        self._phase = phase
+
+    def _follow(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            self._save(self._phase, None)
+
+    def _end(self, thread: threading.Thread, phase: Phase, error: str | None) -> None:
+        self._ended.set()
+        thread.join()
+        self._save(phase, error)
+
+    def _save(self, phase: Phase, error: str | None) -> None:
+        values = {"generation_id": self._generation_id, "phase": phase, "records_read": self._records_read(),
+                  "error": error}  # fmt: skip
+        try:
+            with self._connection.transaction() as cursor:
+                cursor.execute(query("update_rebuild_run", cursor), values)
+                counts = cursor.fetchone()
+        except DatabaseUnavailable as exc:
+            log.warning("day %s: the rebuild's progress is not saved: %s", self._day, exc)
+            return
+        if counts is not None and counts != self._logged:
+            self._logged = counts
+            log.info("day %s: generation %d, %s: %d of %d records read, %d of %d parts loaded, %d rows", self._day,
+                     self._generation_id, phase, *counts)  # fmt: skip
+
+
+MAX_RECORDS = 500_000  # about 50 MB of columns, in the memory of every worker
+
+
+@dataclass(frozen=True)
+class PreloadedMembers:
+    """Versions with the columns of `member_schema`, and the number of records they were read from."""
+
+    versions: Sequence[pa.Table] = ()
+    records: int = 0
+
+
+class MemberPreload:
+    """Reads splits of the table's topic in a thread, up to `MAX_RECORDS` records."""
+
+    def __init__(
+        self, splits: Sequence[Split], definition: Definition, kafka: KafkaConnection, store: GenerationStore
+    ) -> None:
+        self._definition = definition
+        self._kafka = kafka
+        self._store = store
+        mine: list[TopicSplit] = []
+        self.left: list[Split] = []  # for the tasks to read
+        room = MAX_RECORDS
+        for split in splits:
+            if isinstance(split, TopicSplit) and split.end - split.start <= room:
+                mine.append(split)
+                room -= split.end - split.start
+            else:
+                self.left.append(split)
+        executor = ThreadPoolExecutor(1, "member-preload")
+        self._preload: Future[PreloadedMembers] = executor.submit(self._read, mine)
+        executor.shutdown(wait=False)
+
+    def result(self) -> PreloadedMembers:
+        """Return the members. Blocks until they are read; raises the errors of `read_topic`."""
+        return self._preload.result()
+
+    def _read(self, splits: Sequence[TopicSplit]) -> PreloadedMembers:
+        schema = member_schema(self._definition)
+        columns = RawColumns(self._definition.table, schema.names)
+        found: list[pa.Table] = []
+        records_read = 0
+        gc.disable()  # records are tuples without reference cycles; the tasks disable it too
+        try:
+            for records in read_topic(splits, self._kafka, all_headers=False):
+                versions, rejects = columns.read(records)
+                self._store.save_rejects(rejects)
+                found.append(versions.select(schema.names))
+                records_read += records.num_rows
+        finally:
+            gc.enable()
+        return PreloadedMembers(found, records_read)
 
 
 def map_some_partitions(

@@ -29,7 +29,7 @@ from spark_jobs.speed.health.monitor import Monitor
 from spark_jobs.speed.health.report import LONGEST_SILENCE_S
 from spark_jobs.speed.health.state import DriverState, Query, topics_of
 from spark_jobs.speed.health.watchdog import Chores, Watchdog
-from spark_jobs.speed.join_query import JoinQuery
+from spark_jobs.speed.join import JoinQuery
 from spark_jobs.speed.pending_store import PendingStore
 from spark_jobs.speed.serve import ServeQuery
 from spark_jobs.speed.standby import Presence, is_gone, wait_for_turn

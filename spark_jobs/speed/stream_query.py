@@ -40,6 +40,7 @@ from spark_jobs.speed.standby import is_running
 log = logging.getLogger(__name__)
 
 LEFT_S = 3600.0
+STEP = -1  # the id of a batch that Spark did not make
 
 
 def folder_of(parent: Path, driver_id: str) -> Path:

@@ -25,14 +25,12 @@ from include.kafka.audit import misplaced_records
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from spark_jobs.archive.archiver import next_range
-from spark_jobs.sources.archive_files import ArchiveFolder
-from spark_jobs.sources.archive_source import ArchiveSource, archive_sources
-from spark_jobs.sources.inputs import MARGIN, Known, fix_ranges
+from spark_jobs.batch.sources import MARGIN, ArchiveSource, Known, archive_sources, fix_ranges
+from spark_jobs.connectors.archive_files import ArchiveFolder
+from spark_jobs.repair import ManualReject, Place
 from spark_jobs.speed.health.state import DriverState
-from spark_jobs.speed.manual_reject import ManualReject, Place
 from spark_jobs.speed.positions import position_of
-from spark_jobs.speed.table_preload import MemberPreload
-from spark_jobs.speed.table_state import TableState
+from spark_jobs.speed.table_state import MemberPreload, TableState
 from tests.fakes.events import member
 from tests.support.broker import make_pipeline_topics, remove_topics
 from tests.support.pipeline import migrated, produce, rows

@@ -13,8 +13,7 @@ from include.contracts import headers as h
 from include.contracts.clock import rfc3339
 from include.contracts.day import Day
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
-from spark_jobs.batch.rebuild import build
-from spark_jobs.batch.table_preload import PreloadedMembers
+from spark_jobs.batch.rebuild import PreloadedMembers, build
 from spark_jobs.decoding.arrow import RawColumns, member_schema
 from tests.fakes.events import board, member
 from tests.support.examples import examples

@@ -24,7 +24,7 @@ from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.join import StreamTableJoin, keep_rejects
-from spark_jobs.speed.live_table_sink import LiveTableSink
+from spark_jobs.speed.live_table import LiveTableSink
 from spark_jobs.speed.pending_store import PendingStore
 from spark_jobs.speed.serve import Serve
 from spark_jobs.speed.table_state import TableState

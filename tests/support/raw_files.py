@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from include.contracts.clock import epoch_ms
 from include.kafka.record_table import RAW
-from spark_jobs.sources.inputs import Sources
-from spark_jobs.sources.splits import FileSplit
+from spark_jobs.batch.sources import Sources
+from spark_jobs.connectors.splits import FileSplit
 
 
 class Record(NamedTuple):

@@ -21,10 +21,9 @@ from include.database.named import COORDINATES, query
 from include.database.offset_ledger import OffsetLedger
 from include.database.sessions import SessionLimits, connect
 from include.runtime.settings import Settings
-from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch
 from spark_jobs.speed.health.state import DriverState
-from spark_jobs.speed.live_table import Applied
-from spark_jobs.speed.live_table_sink import LiveTableSink
+from spark_jobs.speed.live_table import Applied, LiveTableSink
+from spark_jobs.speed.serve import BatchWriter, DecodedBatch
 from spark_jobs.speed.served_batch import records_schema
 from tests.servers import wait_until
 from tests.support.driver import driver_context

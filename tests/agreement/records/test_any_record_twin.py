@@ -24,14 +24,14 @@ from include.gateway.payload import decode as decode_body
 from include.gateway.unpublished_rows import PublishedVersion, version_of
 from include.kafka.record_table import RAW, record_times
 from include.runtime.settings import GatewayLimits
-from spark_jobs.batch.boards import SOURCES, BoardReader, decide
+from spark_jobs.batch.day_rows import SOURCES, BoardReader, decide
 from spark_jobs.decoding.arrow import RawColumns, event_ids, longs
 from spark_jobs.decoding.dated_rows import DatedRows, VersionRows, of_no_day, places
 from spark_jobs.decoding.reference import plain_value, read_record, slow_path_record
 from spark_jobs.decoding.spark import RECORD, day_of, decode, to_records, valid
-from spark_jobs.joining.join_rule import board_details_of_newest, newest_versions
+from spark_jobs.joining import board_details_of_newest, newest_versions
 from spark_jobs.speed.served_batch import DetailDecoder, records_schema
-from spark_jobs.speed.table_preload import TableDecoder
+from spark_jobs.speed.table_state import TableDecoder
 from tests.fakes.events import member
 from tests.fakes.gateway import FixedClock
 from tests.support.any_record import (

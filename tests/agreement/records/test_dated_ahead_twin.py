@@ -28,7 +28,7 @@ from spark_jobs.decoding.arrow import RawColumns
 from spark_jobs.decoding.dated_rows import DatedRows, VersionRows
 from spark_jobs.decoding.reference import read_record, read_slow_path
 from spark_jobs.decoding.spark import decode, slow_path
-from spark_jobs.speed.table_preload import TableDecoder
+from spark_jobs.speed.table_state import TableDecoder
 from tests.agreement.records.test_any_record_twin import PIPELINES, RAW_TOPICS, numbered, raw, source
 from tests.fakes.events import board
 from tests.fakes.gateway import FixedClock

@@ -11,7 +11,7 @@ import pytest
 
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from spark_jobs.decoding.arrow import TIMES
-from spark_jobs.joining.join_rule import authors_of_history, board_details_of_newest, newest_versions
+from spark_jobs.joining import authors_of_history, board_details_of_newest, newest_versions
 from tests.support import oracle
 
 START = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)

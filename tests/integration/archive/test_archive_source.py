@@ -13,9 +13,8 @@ from include.database.generation_store import GenerationStore
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.batch.rebuild import build
-from spark_jobs.sources.archive_source import archive_sources
-from spark_jobs.sources.inputs import Known, fix_ranges, topic_sources
-from spark_jobs.sources.splits import FileSplit, TopicSplit, read_split
+from spark_jobs.batch.sources import Known, archive_sources, fix_ranges, topic_sources
+from spark_jobs.connectors.splits import FileSplit, TopicSplit, read_split
 from tests.support.archive import DAY, NOON, OUTPUT, STREAM, Archive, a_board, a_member, at, event, made_from
 from tests.support.pipeline import environment, rows, run_module
 

@@ -18,9 +18,8 @@ from include.integrity.days.comparison import verify
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.batch.rebuild import rebuild_day
-from spark_jobs.sources.archive_source import archive_sources
-from spark_jobs.sources.inputs import Known, Taken
-from spark_jobs.sources.splits import TopicSplit, read_split
+from spark_jobs.batch.sources import Known, Taken, archive_sources
+from spark_jobs.connectors.splits import TopicSplit, read_split
 from tests.support.archive import DAY, NOON, STREAM, TABLE, Archive, a_board, a_member
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import rows

@@ -11,7 +11,7 @@ from include.contracts.fields import END_INSTANT, FIRST_INSTANT
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.integrity.days.due_days import days_in_topic
 from include.runtime.settings import Settings
-from spark_jobs.sources.inputs import MARGIN, fix_ranges
+from spark_jobs.batch.sources import MARGIN, fix_ranges
 from tests.support.pipeline import environment
 from tests.support.topic_log import TopicLog
 

@@ -11,12 +11,11 @@ from include.kafka.admin import create_topics
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
-from spark_jobs.joining.join_rule import newest_versions
-from spark_jobs.speed import table_preload as member_preload
+from spark_jobs.joining import newest_versions
+from spark_jobs.speed import table_state as member_preload
 from spark_jobs.speed import table_state as module
 from spark_jobs.speed.health.state import DriverState
-from spark_jobs.speed.table_preload import MemberPreload
-from spark_jobs.speed.table_state import TableState
+from spark_jobs.speed.table_state import MemberPreload, TableState
 from tests.fakes.events import member
 from tests.servers import wait_until
 from tests.support.pipeline import produce, with_topics

@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from include.contracts.errors import DatabaseUnavailable, LedgerConflict
-from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch
 from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.live_table import Applied
+from spark_jobs.speed.serve import BatchWriter, DecodedBatch
 from tests.servers import wait_until
 from tests.support.driver import driver_context
 from tests.support.serving import batch, row

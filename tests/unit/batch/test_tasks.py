@@ -14,8 +14,8 @@ from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.kafka.record_table import RAW
 from include.runtime.settings import DatabaseSettings
 from spark_jobs.batch import tasks
-from spark_jobs.batch.blobs import Kind, needed_rows, steps
-from spark_jobs.sources.splits import ROWS, FileSplit
+from spark_jobs.batch.tasks import Kind, needed_rows, steps
+from spark_jobs.connectors.splits import ROWS, FileSplit
 from tests.fakes.events import board, member
 from tests.support.spark import encoded
 

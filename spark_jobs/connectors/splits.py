@@ -9,7 +9,7 @@ import pyarrow as pa
 from include.kafka.range_reader import MAX_RECORDS, RangeReader
 from include.kafka.record_table import RAW, raw_schema, record_table
 from include.runtime.kafka_connection import KafkaConnection
-from spark_jobs.sources.archive_files import ArchiveFolder
+from spark_jobs.connectors.archive_files import ArchiveFolder
 
 ROWS = MAX_RECORDS  # per table
 READ_TIMEOUT_S = 60.0  # without records

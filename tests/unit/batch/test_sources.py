@@ -8,7 +8,7 @@ from include.contracts.day import Day
 from include.contracts.errors import MissingRange
 from include.contracts.offsets import OffsetRange
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
-from spark_jobs.sources.inputs import (
+from spark_jobs.batch.sources import (
     MARGIN,
     MAX_SPLIT,
     Known,
@@ -19,7 +19,7 @@ from spark_jobs.sources.inputs import (
     splits_of,
     topic_sources,
 )
-from spark_jobs.sources.splits import TopicSplit
+from spark_jobs.connectors.splits import TopicSplit
 
 DAY = Day.parse("2026-11-01", "Asia/Seoul")
 INSIDE = DAY.start + dt.timedelta(days=14)

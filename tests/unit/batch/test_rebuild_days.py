@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from include.contracts.day import Day
 from include.contracts.errors import MissingRange
-from spark_jobs.batch.night import build_days
+from spark_jobs.rebuild_days import build_days
 
 FIRST = Day.parse("2026-11-20", "Asia/Seoul")
 DAYS = st.lists(st.integers(0, 40).map(FIRST.before), unique_by=lambda day: day.date, max_size=20)

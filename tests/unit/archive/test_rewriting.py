@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
-from spark_jobs.archive.forget import ArchiveForgetting, Forgotten, UnlistedRecords
+from spark_jobs.archive.rewriting import ArchiveForgetting, Forgotten, UnlistedRecords
+from spark_jobs.connectors.archive_files import ArchiveFolder, Origin
 from spark_jobs.decoding.dated_rows import DAY, DELETED, ID
-from spark_jobs.sources.archive_files import ArchiveFolder, Origin
 
 SCHEMA = pa.schema([
     ("key", pa.binary()), ("value", pa.binary()), (ID, pa.int64()), (DAY, pa.date32()), (DELETED, pa.bool_())

@@ -11,8 +11,8 @@ from include.contracts.clock import epoch_ms, rfc3339
 from include.contracts.day import Day
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.kafka.record_table import RAW
-from spark_jobs.batch.blobs import Gathered, Kind, buckets_of, unpacked
-from spark_jobs.batch.boards import SOURCES, BoardReader, decide
+from spark_jobs.batch.day_rows import SOURCES, BoardReader, decide
+from spark_jobs.batch.tasks import Gathered, Kind, buckets_of, unpacked
 from tests.fakes.events import board
 
 SEOUL = Day.parse("2026-11-20", "Asia/Seoul")
