@@ -1,12 +1,12 @@
-"""The join rule: which version of its member a board takes.
+"""The join rule: which version of its row of the table a record of the stream takes.
 
-A board takes its member's newest version whose time is not after the board's. If there is none, it takes the oldest
-version that is not a tombstone. If the result is a tombstone or nothing, the author is unknown and the board is
-pending.
+A record takes its row's newest version whose time is not after the record's. If there is none, it takes the oldest
+version that is not a tombstone. If the result is a tombstone or nothing, the record has no match and is pending. With
+the site's pipeline, records are boards and rows are members.
 
-- `board_details_of_newest` is the form of the speed layer, which holds only each member's newest version: a board takes
-  that version, whatever its time.
-- `authors_of_history` is the form of the batch layer, which holds all versions.
+- `details_of_newest` is the form of the speed layer, which holds only each row's newest version: a record takes that
+  version, whatever its time.
+- `matches_of_history` is the form of the batch layer, which holds all versions.
 
 Both give the same result for the same versions (`tests/agreement/records/test_join_rule_twin.py`).
 """
@@ -42,58 +42,58 @@ def version_order(prefix: str) -> Column:
 
 RowIndexes = npt.NDArray[np.int64]
 
-MEMBER_SIDE = ("partition", "offset", "version_at", "deleted")
+VERSION_COLUMNS = ("partition", "offset", "version_at", "deleted")
 
 
-def board_details_of_newest(boards: DataFrame, members: Sequence[DataFrame], definition: Definition) -> DataFrame:
-    """Return one row per board with its author's columns, from the member's newest version, whatever its time.
+def details_of_newest(records: DataFrame, table: Sequence[DataFrame], definition: Definition) -> DataFrame:
+    """Return one row per record with the table's columns, from the newest version of its row, whatever its time.
 
-    If that version is a tombstone or the member has none, the columns are null and `author_known` is false: the board
-    is pending.
+    If that version is a tombstone or there is none, the columns are null and `is_matched` is false: the record is
+    pending.
 
-    Each relation of `members` has a key at most once; the newest version of a key across relations is used. The order
-    of the boards is kept if they are sorted by the join field.
+    Each relation of `table` has a key at most once; the newest version of a key across relations is used. The order of
+    the records is kept if they are sorted by the join field.
     """
-    matched = boards
-    for number, relation in enumerate(members):
+    matched = records
+    for number, relation in enumerate(table):
         matched = _matched(matched, relation, definition, _name(number))
-    if len(members) == 1:
-        return _details(matched, boards.columns, definition, _name(0))
-    board_columns = boards.columns
-    chosen = matched.select(*board_columns, _newest_of(definition, len(members))).select(
-        *board_columns, *_chosen_columns(definition)
+    if len(table) == 1:
+        return _details(matched, records.columns, definition, _name(0))
+    record_columns = records.columns
+    chosen = matched.select(*record_columns, _newest_of(definition, len(table))).select(
+        *record_columns, *_chosen_columns(definition)
     )
-    return _details(chosen, board_columns, definition)
+    return _details(chosen, record_columns, definition)
 
 
 def _name(number: int) -> str:
-    return f"_author{number}"
+    return f"_match{number}"
 
 
-def _matched(boards: DataFrame, members: DataFrame, definition: Definition, name: str) -> DataFrame:
-    """Add the columns of the boards' members as `<name>_<column>`; null for a board without a member."""
-    return boards.join(members.select(*_author_columns(definition, name)), _is_author(definition, name), how="left")
+def _matched(records: DataFrame, relation: DataFrame, definition: Definition, name: str) -> DataFrame:
+    """Add the table's columns as `<name>_<column>`; null for a record without a row."""
+    return records.join(relation.select(*_table_columns(definition, name)), _is_match(definition, name), how="left")
 
 
 @cache  # a Column is an immutable expression, and building it takes calls to the JVM
-def _author_columns(definition: Definition, name: str) -> tuple[Column, ...]:
+def _table_columns(definition: Definition, name: str) -> tuple[Column, ...]:
     table_key = definition.table.key_column
     return (
         F.col(table_key).alias(name),
         *[F.col(_source(definition, column)).alias(f"{name}_{column}") for column in definition.table_columns],
-        *[F.col(column).alias(f"{name}_{column}") for column in MEMBER_SIDE],
+        *[F.col(column).alias(f"{name}_{column}") for column in VERSION_COLUMNS],
     )
 
 
 @cache
-def _is_author(definition: Definition, name: str) -> Column:
+def _is_match(definition: Definition, name: str) -> Column:
     return F.col(definition.stream.field(definition.join_field).column) == F.col(name)
 
 
 @cache
 def _newest_of(definition: Definition, count: int) -> Column:
-    """Return the newest of a member's versions across `count` relations; null if there is none."""
-    columns = (*definition.table_columns, *MEMBER_SIDE)
+    """Return the newest of a row's versions across `count` relations; null if there is none."""
+    columns = (*definition.table_columns, *VERSION_COLUMNS)
 
     def comparable(name: str) -> Column:
         fields = [F.col(f"{name}_{column}").alias(column) for column in columns]
@@ -104,23 +104,24 @@ def _newest_of(definition: Definition, count: int) -> Column:
 
 @cache
 def _chosen_columns(definition: Definition) -> tuple[Column, ...]:
+    columns = (*definition.table_columns, *VERSION_COLUMNS)
     return (
-        F.when(F.col("_newest").isNotNull(), F.lit(True)).alias("_author"),
-        *[F.col("_newest")[column].alias(f"_author_{column}") for column in (*definition.table_columns, *MEMBER_SIDE)],
+        F.when(F.col("_newest").isNotNull(), F.lit(True)).alias("_match"),
+        *[F.col("_newest")[column].alias(f"_match_{column}") for column in columns],
     )
 
 
 def _details(
-    chosen: DataFrame, board_columns: Sequence[str], definition: Definition, name: str = "_author"
+    chosen: DataFrame, record_columns: Sequence[str], definition: Definition, name: str = "_match"
 ) -> DataFrame:
-    return chosen.select(*board_columns, *_detail_columns(definition, name))
+    return chosen.select(*record_columns, *_detail_columns(definition, name))
 
 
 @cache
 def _detail_columns(definition: Definition, name: str) -> tuple[Column, ...]:
     known = F.col(name).isNotNull() & ~F.coalesce(f"{name}_deleted", F.lit(True))
     return (
-        known.alias("author_known"),
+        known.alias("is_matched"),
         *[F.when(known, F.col(f"{name}_{column}")).alias(column) for column in definition.table_columns],
         F.when(known, F.col(f"{name}_partition")).alias("table_partition"),
         F.when(known, F.col(f"{name}_offset")).alias("table_offset"),
@@ -134,52 +135,52 @@ def _source(definition: Definition, column: str) -> str:
     raise KeyError(f"{definition.name} has no column {column}")
 
 
-def authors_of_history(
-    boards: pa.Table, members: pa.Table, join_column: str, key_column: str
+def matches_of_history(
+    records: pa.Table, versions: pa.Table, join_column: str, key_column: str
 ) -> tuple[pa.Table, pa.Array]:
-    """Return the members, reordered, and the index into them of each board's author; null if the board is pending.
+    """Return the versions, reordered, and the index into them of each record's match; null if the record is pending.
 
-    `members` holds any number of versions per key, with `version_at`, `partition`, `offset` and `deleted`. A board is
-    pending if its member has no version, or if the version that the rule selects is a tombstone.
+    `versions` holds any number of versions per key, with `version_at`, `partition`, `offset` and `deleted`. A record is
+    pending if its key has no version, or if the version that the rule selects is a tombstone.
     """
-    several = pc.count_distinct(members[key_column]).as_py() < members.num_rows
+    several = pc.count_distinct(versions[key_column]).as_py() < versions.num_rows
     if several:
-        members = members.sort_by([(key_column, "ascending"), *OLDEST_FIRST])
-    members = members.combine_chunks()
-    ids = array(members[key_column])
+        versions = versions.sort_by([(key_column, "ascending"), *OLDEST_FIRST])
+    versions = versions.combine_chunks()
+    ids = array(versions[key_column])
     if several:
         first = np.flatnonzero(begins_run(ids).to_numpy(zero_copy_only=False))
-        at = pc.index_in(boards[join_column], value_set=ids.take(pa.array(first)))
-        indexes = _as_of(boards, members, array(at), first)
+        at = pc.index_in(records[join_column], value_set=ids.take(pa.array(first)))
+        indexes = _as_of(records, versions, array(at), first)
     else:
-        indexes = array(pc.index_in(boards[join_column], value_set=ids)).cast(pa.int64())
-    is_known = pc.invert(pc.coalesce(members["deleted"].take(indexes), pa.scalar(True)))
-    return members, pc.if_else(array(is_known), indexes, None)
+        indexes = array(pc.index_in(records[join_column], value_set=ids)).cast(pa.int64())
+    is_known = pc.invert(pc.coalesce(versions["deleted"].take(indexes), pa.scalar(True)))
+    return versions, pc.if_else(array(is_known), indexes, None)
 
 
-def _as_of(boards: pa.Table, members: pa.Table, at: pa.Array, first: RowIndexes) -> pa.Array:
-    """Return the index of each board's author version in `members`, which are sorted by key, version and offset.
+def _as_of(records: pa.Table, versions: pa.Table, at: pa.Array, first: RowIndexes) -> pa.Array:
+    """Return the index of each record's match in `versions`, which are sorted by key, version and offset.
 
-    `at` is the ordinal of the board's member (null if it has none), `first` the index of each member's oldest version.
+    `at` is the ordinal of the record's row (null if it has none), `first` the index of each row's oldest version.
     """
     if not len(at) or not len(first):
         return pa.nulls(len(at), pa.int64())
-    made = _microseconds(members["version_at"])
+    made = _microseconds(versions["version_at"])
     instants = np.unique(made)
     steps = np.int64(len(instants) + 1)
     number = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(made))))
     known = number * steps + np.searchsorted(instants, made, side="left")  # ascending, because the rows are sorted
     is_there = pc.is_valid(at).to_numpy(zero_copy_only=False)
-    member = at.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    not_newer = np.searchsorted(instants, _microseconds(boards["version_at"]), side="right")
-    newest = np.searchsorted(known, member * steps + not_newer, side="left") - 1
-    oldest = _oldest_alive(members, first)[member]  # a tombstone newer than the board has no author columns to show
-    return pa.array(np.where(newest >= first[member], newest, oldest), mask=~is_there)
+    row = at.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    not_newer = np.searchsorted(instants, _microseconds(records["version_at"]), side="right")
+    newest = np.searchsorted(known, row * steps + not_newer, side="left") - 1
+    oldest = _oldest_alive(versions, first)[row]  # a tombstone newer than the record has no columns to show
+    return pa.array(np.where(newest >= first[row], newest, oldest), mask=~is_there)
 
 
-def _oldest_alive(members: pa.Table, first: RowIndexes) -> RowIndexes:
-    """Return the index of each member's oldest version that is not a tombstone, or of its oldest if all are."""
-    is_alive = ~array(members["deleted"]).to_numpy(zero_copy_only=False)
+def _oldest_alive(versions: pa.Table, first: RowIndexes) -> RowIndexes:
+    """Return the index of each row's oldest version that is not a tombstone, or of its oldest if all are."""
+    is_alive = ~array(versions["deleted"]).to_numpy(zero_copy_only=False)
     indexes = np.where(is_alive, np.arange(len(is_alive)), len(is_alive))
     alive = np.minimum.reduceat(indexes, first)
     return np.where(alive < len(is_alive), alive, first)

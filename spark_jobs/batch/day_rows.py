@@ -30,7 +30,7 @@ from spark_jobs.decoding.arrow import (
     newest_versions,
     places_of,
 )
-from spark_jobs.joining import authors_of_history
+from spark_jobs.joining import matches_of_history
 
 MISPLACED_US = 24 * 60 * 60 * 1_000_000  # further apart, `createdAt` and Kafka's timestamp mean that a clock is wrong
 
@@ -271,7 +271,7 @@ def day_rows(
     key = definition.stream.key_column
     join = definition.stream.field(definition.join_field).column
     table_key = definition.table.key_column
-    members, at = authors_of_history(candidates, members, join, table_key)
+    members, at = matches_of_history(candidates, members, join, table_key)
     is_known = pc.is_valid(at)
     waiting = candidates.filter(pc.invert(is_known)).select([key, "partition", "offset"])
     pending = [

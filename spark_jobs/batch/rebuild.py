@@ -42,7 +42,7 @@ from spark_jobs.batch.tasks import Blob, Kind, identity_partitioner, packed, ste
 from spark_jobs.connectors.archive_files import ArchiveFolder
 from spark_jobs.connectors.failures import TASK_ERRORS, task_error
 from spark_jobs.connectors.splits import ColumnsFile, Split, TopicSplit, read_topic
-from spark_jobs.decoding.arrow import RawColumns, member_schema
+from spark_jobs.decoding.arrow import RawColumns, table_schema
 
 log = logging.getLogger(__name__)
 
@@ -119,14 +119,14 @@ MAX_RECORDS = 500_000  # about 50 MB of columns, in the memory of every worker
 
 
 @dataclass(frozen=True)
-class PreloadedMembers:
-    """Versions with the columns of `member_schema`, and the number of records they were read from."""
+class PreloadedVersions:
+    """Versions with the columns of `table_schema`, and the number of records they were read from."""
 
     versions: Sequence[pa.Table] = ()
     records: int = 0
 
 
-class MemberPreload:
+class VersionPreload:
     """Reads splits of the table's topic in a thread, up to `MAX_RECORDS` records."""
 
     def __init__(
@@ -145,15 +145,15 @@ class MemberPreload:
             else:
                 self.left.append(split)
         executor = ThreadPoolExecutor(1, "member-preload")
-        self._preload: Future[PreloadedMembers] = executor.submit(self._read, mine)
+        self._preload: Future[PreloadedVersions] = executor.submit(self._read, mine)
         executor.shutdown(wait=False)
 
-    def result(self) -> PreloadedMembers:
+    def result(self) -> PreloadedVersions:
         """Return the members. Blocks until they are read; raises the errors of `read_topic`."""
         return self._preload.result()
 
-    def _read(self, splits: Sequence[TopicSplit]) -> PreloadedMembers:
-        schema = member_schema(self._definition)
+    def _read(self, splits: Sequence[TopicSplit]) -> PreloadedVersions:
+        schema = table_schema(self._definition)
         columns = RawColumns(self._definition.table, schema.names)
         found: list[pa.Table] = []
         records_read = 0
@@ -166,7 +166,7 @@ class MemberPreload:
                 records_read += records.num_rows
         finally:
             gc.enable()
-        return PreloadedMembers(found, records_read)
+        return PreloadedVersions(found, records_read)
 
 
 def map_some_partitions(
@@ -227,7 +227,7 @@ def rebuild_day(
             return dataclasses.replace(found, topic_ids=topic_ids)
 
         def build_of(found: Sources) -> Built:
-            members = MemberPreload(found.members, definition, settings.kafka.connection, store)
+            members = VersionPreload(found.members, definition, settings.kafka.connection, store)
             found = dataclasses.replace(found, members=tuple(members.left))
             return build(start_context(), settings, definition, day, run_id, reason, found, preloaded=members.result)
 
@@ -255,7 +255,7 @@ def _known(store: GenerationStore, day: Day, definition: Definition, topic_ids: 
 
 def build(
     context: SparkContext, settings: Settings, definition: Definition, day: Day, run_id: str, reason: str | None,
-    found: Sources, buckets: int | None = None, preloaded: Callable[[], PreloadedMembers] = PreloadedMembers,
+    found: Sources, buckets: int | None = None, preloaded: Callable[[], PreloadedVersions] = PreloadedVersions,
 ) -> Built:  # fmt: skip
     """Build a generation from these sources and the members that `preloaded` returns; the caller holds the day's lock.
 
@@ -298,7 +298,7 @@ def buckets_for(records: int, rows_per_task: int, cores: int) -> int:
 
 def _run(
     context: SparkContext, pieces: Sequence[Sequence[Piece]], rebuild: tasks.RebuildContext,
-    records_read: "Accumulator[int]", preloaded: Callable[[], PreloadedMembers],
+    records_read: "Accumulator[int]", preloaded: Callable[[], PreloadedVersions],
 ) -> Counts:  # fmt: skip
     def read(given: Iterable[Sequence[Piece]]) -> Iterator[Blob]:
         gc.disable()  # records are tuples without reference cycles, and looking for cycles takes a third of the time
@@ -332,7 +332,7 @@ def _run(
     return reduce(Counts.__add__, counts)
 
 
-def _in_one(preloaded: PreloadedMembers, rebuild: tasks.RebuildContext) -> list[bytes]:
+def _in_one(preloaded: PreloadedVersions, rebuild: tasks.RebuildContext) -> list[bytes]:
     versions = pa.concat_tables([rebuild.schemas[Kind.MEMBERS].empty_table(), *preloaded.versions])
     return [packed(rows) for rows in versions.combine_chunks().to_batches()]
 

@@ -23,7 +23,7 @@ from include.contracts.offsets import Offsets
 from include.kafka.offsets import OffsetReader
 from spark_jobs.connectors.archive_files import ArchiveFolder, FileWriter, Origin
 from spark_jobs.connectors.splits import ColumnsFile, FileSplit, Split, TopicSplit, read_topic
-from spark_jobs.decoding.arrow import array, longs, member_schema
+from spark_jobs.decoding.arrow import array, longs, table_schema
 from spark_jobs.decoding.dated_rows import DAY, DELETED, ID, RECORDS
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Sources:
     `topic_ids` holds the topics' ids from before any offset was read.
 
     `member_files` and `place_files` hold records that precede the splits, decoded by the archive: versions with the
-    columns of `arrow.member_schema`, coordinates with those of `dated_rows.OUTPUT_COORDINATES`.
+    columns of `arrow.table_schema`, coordinates with those of `dated_rows.OUTPUT_COORDINATES`.
 
     `unread` holds the offset ranges, per topic and partition, that neither a topic nor the archive has any more. The
     cut ends before the first of them, although later records are read: a generation never covers a record that its
@@ -525,7 +525,7 @@ class ArchiveSource:
         topic = self._definition.table.name
         if members is None or any(end > cut.get(partition, 0) for partition, end in members.ends.items()):
             return None
-        if not self._folder.have_columns(members.files, member_schema(self._definition).names):
+        if not self._folder.have_columns(members.files, table_schema(self._definition).names):
             log.warning("topic %s is read whole: archived versions lack a column of the definition", topic)
             return None
         self._refuse_lost_tail(topic, members.ends, cut)

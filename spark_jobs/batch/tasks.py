@@ -42,7 +42,7 @@ from spark_jobs.connectors.splits import (
     read_split,
     read_topic,
 )
-from spark_jobs.decoding.arrow import RawColumns, array, candidate_schema, first_header, longs, member_schema, numbers
+from spark_jobs.decoding.arrow import RawColumns, array, candidate_schema, first_header, longs, numbers, table_schema
 from spark_jobs.decoding.dated_rows import OUTPUT_COORDINATES
 
 ROWS_PER_BLOB = 32  # on average; with fewer, the blob's overhead exceeds its rows
@@ -199,7 +199,7 @@ class RebuildContext:
     @property
     def schemas(self) -> Mapping[Kind, pa.Schema]:
         """The schema of each kind of blob."""
-        members = member_schema(self.definition)
+        members = table_schema(self.definition)
         return {
             Kind.VERSIONS: VERSIONS, Kind.BROKEN: BROKEN, Kind.COORDINATES: SOURCES, Kind.MEMBERS: members,
             Kind.NEEDED: _NEEDED, Kind.CANDIDATES: candidate_schema(self.definition), Kind.CHOSEN: CHOSEN,
@@ -253,7 +253,7 @@ def _boards(piece: Read, rebuild: RebuildContext, gathered: Gathered, count: Cal
 
 
 def _members(piece: Read, rebuild: RebuildContext, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
-    schema = member_schema(rebuild.definition)
+    schema = table_schema(rebuild.definition)
     key = rebuild.definition.table.key_column
     if isinstance(piece, ColumnsFile):
         for versions in read_columns(piece, schema):

@@ -96,8 +96,8 @@ def array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def member_schema(definition: Definition) -> pa.Schema:
-    """Return the schema of members' versions: key, columns of the result, coordinates, version."""
+def table_schema(definition: Definition) -> pa.Schema:
+    """Return the schema of the table's versions: key, columns of the result, coordinates, version."""
     table = definition.table
     key = table.field(table.key_field)
     kept = [table.field(each.source) for each in definition.columns if each.side == "table"]
@@ -109,7 +109,7 @@ def member_schema(definition: Definition) -> pa.Schema:
 
 
 def candidate_schema(definition: Definition) -> pa.Schema:
-    """Return the schema of the day's boards before versions are chosen: key, columns of the result, coordinates."""
+    """Return the schema of the day's stream records before versions are chosen: key, result's columns, coordinates."""
     stream = definition.stream
     kept = [stream.key_field, definition.join_field]
     kept += [each.source for each in definition.columns if each.side == "stream"]

@@ -1,4 +1,4 @@
-"""Raw records with the columns that the archive sorts them by: the id of their board or member, and its day."""
+"""Raw records with the columns that the archive sorts them by: the id of their key, and its day."""
 
 import datetime as dt
 from zoneinfo import ZoneInfo
@@ -13,7 +13,7 @@ from include.contracts.topics import Topic
 from include.contracts.validation import Reject
 from include.contracts.versions import OLDEST_FIRST
 from include.kafka.record_table import RAW
-from spark_jobs.decoding.arrow import JsonColumns, RawColumns, array, first_header, longs, member_schema, numbers
+from spark_jobs.decoding.arrow import JsonColumns, RawColumns, array, first_header, longs, numbers, table_schema
 from spark_jobs.decoding.reference import RowRecord, iter_records, read_record
 
 ID, DAY, DELETED = "id", "day", "deleted"
@@ -71,10 +71,10 @@ class DatedRows:
 
 
 class VersionRows:
-    """Decodes records of the table into versions of its keys, with the columns of `arrow.member_schema`."""
+    """Decodes records of the table into versions of its keys, with the columns of `arrow.table_schema`."""
 
     def __init__(self, definition: Definition) -> None:
-        self.schema = member_schema(definition)
+        self.schema = table_schema(definition)
         self._columns = RawColumns(definition.table, self.schema.names)
 
     @property
@@ -93,7 +93,7 @@ class VersionRows:
 
 
 def places(dated: pa.Table, definition: Definition) -> pa.Table:
-    """Return the coordinates of the output topic's records, and of the board records they were made from.
+    """Return the coordinates of the output topic's records, and of the records of the stream they were made from.
 
     The schema is `DATED_COORDINATES`. Deletions are left out, because no row is made from them; so are records without
     an id or without the coordinates of their source.

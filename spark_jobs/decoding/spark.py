@@ -24,7 +24,7 @@ _TYPES: dict[str, t.DataType] = {"long": t.LongType(), "string": t.StringType(),
 
 HEADERS = t.ArrayType(t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())]))
 
-# A record of Spark's Kafka source with includeHeaders. Pending boards are read back with the same schema.
+# A record of Spark's Kafka source with includeHeaders. Pending records are read back with the same schema.
 RECORD = t.StructType(
     [
         t.StructField("key", t.BinaryType()),
@@ -319,7 +319,7 @@ def day_of(instant: Column, timezone: str) -> Column:
 
 
 def to_records(details: DataFrame, definition: Definition) -> DataFrame:
-    """Return joined boards as records of the output topic: key, value (null for a tombstone), headers.
+    """Return joined rows as records of the output topic: key, value (null for a tombstone), headers.
 
     Timestamps of the stream keep the text they were sent with, which the contract has checked.
     """

@@ -42,9 +42,9 @@ QUERIES: Mapping[Query, type[StreamQuery]] = {"join": JoinQuery, "serve": ServeQ
 TICK_S = 1.0
 LONGEST_SET_BACK_S = 60.0  # a trigger waits for so long; a restart takes as long
 OPENING_S = 600.0  # to start the Spark session
-LOADING_S = 3600.0  # to load the member table and run the first batches
+LOADING_S = 3600.0  # to load the table and run the first batches
 CLOSING_S = 120.0
-LONGEST_CHORE_S = 900.0  # a chore may wait for a batch of the join, or resolve many pending boards
+LONGEST_CHORE_S = 900.0  # a chore may wait for a batch of the join, or resolve many pending records
 
 
 class ClockSetBack(Retryable):

@@ -1,4 +1,7 @@
-"""The join query: writes boards with their authors to the topic board-detail, at least once."""
+"""The join query: joins the stream with the table and writes to the output topic, at least once.
+
+With the site's pipeline, it writes boards with their authors to the topic board-detail.
+"""
 
 import logging
 import threading
@@ -28,7 +31,7 @@ from include.runtime.spans import MAX_LINKS
 from spark_jobs.connectors.kafka import pages, read_range, write_records
 from spark_jobs.decoding.reference import TableRow, plain_value, read_slow_path
 from spark_jobs.decoding.spark import RECORD, day_of, decode, timestamp_of, to_records
-from spark_jobs.joining import board_details_of_newest
+from spark_jobs.joining import details_of_newest
 from spark_jobs.speed.health.state import Batch, Query
 from spark_jobs.speed.isolation import Isolation, reason_of_reject
 from spark_jobs.speed.pending_store import (
@@ -40,7 +43,7 @@ from spark_jobs.speed.pending_store import (
 )
 from spark_jobs.speed.positions import refuse_replaced_table
 from spark_jobs.speed.stream_query import STEP, DriverContext, StreamQuery
-from spark_jobs.speed.table_state import MemberPreload, TableState
+from spark_jobs.speed.table_state import TablePreload, TableState
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +54,7 @@ CONSUMER: Query = "join"
 class JoinProgress:
     """Advances the join's ledger. While the database is down the join goes on, and the ledger is advanced later.
 
-    If the driver ends before that, the next one sends the boards since then again; they are counted as duplicates.
+    If the driver ends before that, the next one sends the records since then again; they are counted as duplicates.
     """
 
     def __init__(self, context: DriverContext, topic: str, topic_id: str, start: Offsets) -> None:
@@ -63,7 +66,7 @@ class JoinProgress:
         self._lock = threading.Lock()
 
     def set_progress(self, ends: Offsets) -> None:
-        """Set the ledger to these offsets: the boards before them were sent, saved as pending, or rejected.
+        """Set the ledger to these offsets: the records before them were sent, saved as pending, or rejected.
 
         If the database is down, `catch_up` does it later. Raises LedgerConflict, DriverSuperseded.
         """
@@ -72,7 +75,7 @@ class JoinProgress:
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Advance the ledger if that failed before. Called regularly: no board may arrive for long after an outage."""
+        """Advance the ledger if that failed before. Called regularly: no record may arrive for long after an outage."""
         with self._lock:
             if self._due is None:
                 return
@@ -95,10 +98,10 @@ def keep_rejects(context: DriverContext, rejected: Sequence[Reject]) -> None:
 
 
 class StreamTableJoin:
-    """Joins batches of boards with the member table, and pending boards once their member is known.
+    """Joins batches of the stream with the table, and pending records once the table has their key.
 
-    A batch is one Spark job: read, decode, join, send. An observation counts the boards that could not be sent; only if
-    there are any, a second job collects them.
+    A batch is one Spark job: read, decode, join, send. An observation counts the records that could not be sent; only
+    if there are any, a second job collects them.
     """
 
     def __init__(
@@ -106,19 +109,19 @@ class StreamTableJoin:
         context: DriverContext,
         definition: Definition,
         session: SparkSession,
-        members: TableState,
+        table: TableState,
         read: Callable[[OffsetRange], DataFrame],
     ) -> None:
         """`read` returns the records of a range of the topic."""
         self._context = context
         self._definition = definition
         self._session = session
-        self._members = members
+        self._table = table
         self._stream = definition.stream
         self._read = read
         self._max_bytes = context.settings.stream.max_batch_bytes  # of records in the driver at once
         self._lock = threading.Lock()
-        self._pending = PendingPages(context.store, members.known, self._max_bytes)
+        self._pending = PendingPages(context.store, table.known, self._max_bytes)
         self._resolved = 0
         self._join_column = self._stream.field(definition.join_field).column
         self._key_column = self._stream.field(self._stream.key_field).column
@@ -128,18 +131,18 @@ class StreamTableJoin:
         """Decode records of the source for `process`. It is a part of the streaming query's own plan."""
         return decode(records, self._stream, traced=True).drop("replayed", "accepted_at")
 
-    def process(self, boards: DataFrame, range_: OffsetRange, batch_id: int, progress: JoinProgress) -> None:
-        """Process the boards of a range.
+    def process(self, records: DataFrame, range_: OffsetRange, batch_id: int, progress: JoinProgress) -> None:
+        """Process the records of a range.
 
-        Boards are sent before progress is recorded: a crash in between sends them again and never loses them.
+        Records are sent before progress is recorded: a crash in between sends them again and never loses them.
         """
         started, began_ns = time.monotonic(), time.time_ns()
         failpoint_records("join.records", lambda topic, *at: topic == self._stream.name and range_.holds(*at))
         with self._lock:
-            # the boards' offsets are fixed; members are read to their end afterwards, so that none is missed
+            # the records' offsets are fixed; the table is read to its end afterwards, so that no row is missed
             self._refresh()
             refreshed = time.monotonic()
-            sent = self._send(boards)
+            sent = self._send(records)
             done = time.monotonic()
             self._write_unsent(sent, range_, batch_id)
             saved = time.monotonic()
@@ -147,7 +150,7 @@ class StreamTableJoin:
         progress.set_progress(range_.end)
         self._context.state.set_position(self._stream.name, range_.end)
         phases = {
-            "members": refreshed - started,
+            "refresh": refreshed - started,
             "send": done - refreshed,
             "write_unsent": saved - done,
             "ledger": time.monotonic() - saved,
@@ -159,25 +162,25 @@ class StreamTableJoin:
         self._trace(rows, sent.counts.get("traces", "").split(","), began_ns)
 
     def resolve_pending(self, take: Callable[[PendingBatch], object]) -> int:
-        """Send one page of the pending boards whose member is known by now; returns the number of boards sent.
+        """Send one page of the pending records whose key is known by now; returns the number of records sent.
 
-        Each call handles one page, so that a waiting batch can run in between. 0 means that no board is left, or that
+        Each call handles one page, so that a waiting batch can run in between. 0 means that no record is left, or that
         none in the page was sent. `take` calls `resolve` and handles its failures.
         """
         with self._lock:
             self._refresh()
             if self._pending.is_done:
                 return 0
-            boards = self._pending.next()
-            if not boards:
+            records = self._pending.next()
+            if not records:
                 return 0
             before = self._resolved
-            take(PendingBatch(boards))
+            take(PendingBatch(records))
             self._pending.taken()
             return self._resolved - before
 
     def resume_pending(self, isolation: Isolation[PendingBatch]) -> None:
-        """Process the pending boards that the last driver was sending when it ended."""
+        """Process the pending records that the last driver was sending when it ended."""
         trial = isolation.load()
         if trial is not None and trial.at:
             batch = PendingBatch(self._context.store.pending_at([Coordinates(*at) for at in trial.at]))
@@ -189,24 +192,24 @@ class StreamTableJoin:
         to_records(details, self._definition).collect()
 
     def _refresh(self) -> None:
-        changed = self._context.retry(self._members.refresh, CONSUMER)
+        changed = self._context.retry(self._table.refresh, CONSUMER)
         self._pending.note(changed)
 
-    def _details(self, boards: DataFrame) -> DataFrame:
-        """Return the boards with their authors, and `is_sent`: true if the board goes to the topic.
+    def _details(self, records: DataFrame) -> DataFrame:
+        """Return the records with the table's columns, and `is_sent`: true if the record goes to the topic.
 
-        The boards are partitioned and sorted by member, as the levels of the table already are. They are also sorted by
-        offset, so that the versions of a board reach the topic in order.
+        The records are partitioned and sorted by the join field, as the levels of the table already are. They are also
+        sorted by offset, so that the versions of a key reach the topic in order.
         """
-        partitioned = boards.repartition(self._members.partitions, self._join_column).sortWithinPartitions(
+        partitioned = records.repartition(self._table.partitions, self._join_column).sortWithinPartitions(
             self._join_column, "partition", "offset"
         )
-        details = board_details_of_newest(partitioned, self._members.relations(), self._definition)
-        return details.selectExpr("*", "ok AND (deleted OR author_known) AS is_sent")
+        details = details_of_newest(partitioned, self._table.relations(), self._definition)
+        return details.selectExpr("*", "ok AND (deleted OR is_matched) AS is_sent")
 
-    def _send(self, boards: DataFrame) -> "_Sent":
+    def _send(self, records: DataFrame) -> "_Sent":
         counted = Observation()
-        details = self._details(boards)
+        details = self._details(records)
         traces = [] if self._context.tracer is None else [_traces()]
         self._write(details.observe(counted, *_counts(), *traces).where("is_sent"))
         counts = counted.get
@@ -223,7 +226,7 @@ class StreamTableJoin:
     def _check_lease(self) -> None:
         """Raise DriverSuperseded if a later driver has taken over.
 
-        While the database is down no driver can take over, so boards are still sent.
+        While the database is down no driver can take over, so records are still sent.
         """
         try:
             self._context.lease.check()
@@ -231,10 +234,10 @@ class StreamTableJoin:
             log.warning("sending without checking the lease: %s", exc)
 
     def _write_unsent(self, sent: "_Sent", range_: OffsetRange, batch_id: int) -> None:
-        """Save the boards that were not sent: pending ones and rejects. There are rarely any.
+        """Save the records that were not sent: pending ones and rejects. There are rarely any.
 
-        A valid board of the slow path is saved as pending too, as plain JSON. It is sent with the pending boards if its
-        member is known.
+        A valid record of the slow path is saved as pending too, as plain JSON. It is sent with the pending records if
+        its key is known.
         """
         count = sent.counts["pending"] + sent.counts["slow_path"]
         if not count:
@@ -242,13 +245,13 @@ class StreamTableJoin:
         for page in pages(self._left(sent.details), self._left_of, range_, count, self._max_bytes):
             waiting = page.filter(pc.field("ok")).select(PendingRecord._fields).to_pylist()
             rejected, taken = read_slow_path(page.filter(~pc.field("ok")), self._stream)
-            right = [self._board(record, row) for record, row in taken]
+            right = [self._of_slow_path(record, row) for record, row in taken]
             self._save_pending([*(PendingRecord(**row) for row in waiting), *right], batch_id)
-            self._pending.note([board.table_key for board in right])
+            self._pending.note([record.table_key for record in right])
             keep_rejects(self._context, rejected)
 
     def _left(self, details: DataFrame) -> DataFrame:
-        """Return the boards of a batch that were not sent: pending ones, and those without `ok`."""
+        """Return the records of a batch that were not sent: pending ones, and those without `ok`."""
         day = day_of(F.col(self._day_column), self._context.settings.timezone).alias("day")
         return details.where("NOT is_sent").select(
             "topic", "partition", "offset", F.col(self._key_column).alias("stream_key"),
@@ -257,8 +260,8 @@ class StreamTableJoin:
             "ok",
         )  # fmt: skip
 
-    def _board(self, record: dict[str, Any], row: TableRow) -> PendingRecord:
-        """Return a board of the slow path as pending. It is never a tombstone: the fast path accepts all valid ones."""
+    def _of_slow_path(self, record: dict[str, Any], row: TableRow) -> PendingRecord:
+        """Return a record of the slow path as pending. Never a tombstone: the fast path accepts all valid ones."""
         columns = {name: record[name] for name in ("topic", "partition", "offset", "key", "kafka_timestamp",
                                                    "event_id", "accepted_at", "traceparent")}  # fmt: skip
         day = Day.of(row.values[self._day_column], self._context.settings.timezone).date
@@ -268,11 +271,11 @@ class StreamTableJoin:
     def _left_of(self, range_: OffsetRange) -> DataFrame:
         return self._left(self._details(self.decoded(self._read(range_))))
 
-    def _save_pending(self, boards: Sequence[PendingRecord], batch_id: int) -> None:
-        if boards:
-            self._context.retry(lambda: self._context.store.save_pending(boards), CONSUMER)
-            self._context.state.add_count("pending_kept", len(boards))
-            log.info("batch %d: %d boards saved as pending", batch_id, len(boards))
+    def _save_pending(self, records: Sequence[PendingRecord], batch_id: int) -> None:
+        if records:
+            self._context.retry(lambda: self._context.store.save_pending(records), CONSUMER)
+            self._context.state.add_count("pending_kept", len(records))
+            log.info("batch %d: %d records saved as pending", batch_id, len(records))
 
     def reject(self, rejected: Sequence[Reject], end: Offsets, progress: JoinProgress) -> None:
         """Save rejects of records that cannot be processed, and advance the ledger past them."""
@@ -280,28 +283,28 @@ class StreamTableJoin:
         progress.set_progress(end)
 
     def reject_pending(self, batch: PendingBatch, reason: str) -> None:
-        """Make rejects of pending boards that cannot be sent; they are no longer pending."""
-        for topic, partition, offset, *_ in batch.boards:
+        """Make rejects of pending records that cannot be sent; they are no longer pending."""
+        for topic, partition, offset, *_ in batch.records:
             at = Coordinates(topic, partition, offset)
-            log.error("the pending board %s/%s/%s becomes a reject: %s", *at, reason)
+            log.error("the pending record %s/%s/%s becomes a reject: %s", *at, reason)
             said = reason_of_reject(topic, partition, offset, reason)
             self._context.retry(partial(self._context.store.reject_pending, at, said), CONSUMER)
             self._context.state.add_count("rejects", 1)
             self._context.state.add_count("isolated", 1)
 
-    def _trace(self, boards: int, traceparents: Iterable[str | None], began_ns: int) -> None:
-        """Record the span of a batch, with links to the traces of its boards, if there are any."""
+    def _trace(self, count: int, traceparents: Iterable[str | None], began_ns: int) -> None:
+        """Record the span of a batch, with links to the traces of its records, if there are any."""
         if (tracer := self._context.tracer) is not None:
             headers, topic = (None if each is None else each.encode() for each in traceparents), self._stream.name
-            tracer.record_batch(f"join {topic}", "process", topic, boards, headers, began_ns)
+            tracer.record_batch(f"join {topic}", "process", topic, count, headers, began_ns)
 
     def resolve(self, batch: PendingBatch) -> None:
-        """Send the boards whose member is known, and mark them as sent."""
+        """Send the records whose key is known, and mark them as sent."""
         began_ns = time.time_ns()
-        failpoint_records("resolve.records", lambda *at: any(board[:3] == at for board in batch.boards))
-        details = self._details(self.decoded(self._records(batch.boards))).persist()
+        failpoint_records("resolve.records", lambda *at: any(record[:3] == at for record in batch.records))
+        details = self._details(self.decoded(self._records(batch.records))).persist()
         try:
-            known = details.where("author_known")
+            known = details.where("is_matched")
             sent = [(row[0], row[1], row[2]) for row in known.select("topic", "partition", "offset").collect()]
             if sent:
                 self._write(known)
@@ -310,14 +313,14 @@ class StreamTableJoin:
                 self._context.retry(lambda: self._context.store.mark_sent(sent), CONSUMER)
                 self._context.state.add_count("pending_sent", len(sent))
                 self._resolved += len(sent)
-                log.info("sent %d pending boards", len(sent))
+                log.info("sent %d pending records", len(sent))
                 done = set(sent)
-                self._trace(len(sent), (board.traceparent for board in batch.boards if board[:3] in done), began_ns)
+                self._trace(len(sent), (record.traceparent for record in batch.records if record[:3] in done), began_ns)
         finally:
             details.unpersist()
 
     def _records(self, waiting: Sequence[StoredRecord]) -> DataFrame:
-        """Return pending boards as records of the source. Built with Arrow, as tuples would need a Python worker."""
+        """Return pending records as records of the source. Built with Arrow, as tuples would need a Python worker."""
         rows = []
         for topic, partition, offset, key, value, timestamp, event_id, accepted_at, trace in waiting:
             accepted = None if accepted_at is None else accepted_at.isoformat()
@@ -358,7 +361,7 @@ class _Sent(NamedTuple):
 
 
 class JoinQuery(StreamQuery):
-    """Joins boards with the member table, which it loads at its start, and sends pending boards."""
+    """Joins the stream with the table, which it loads at its start, and sends pending records."""
 
     name: ClassVar[Query] = "join"
 
@@ -366,7 +369,7 @@ class JoinQuery(StreamQuery):
         super().__init__(context, definition)
         settings, table = context.settings, definition.table.name
         self._tail = TopicTail(settings.kafka.connection, table)
-        self._preload = MemberPreload(
+        self._preload = TablePreload(
             context.offset_reader, self._tail, definition, settings.stream.max_batch_bytes
         )  # fmt: skip
 
@@ -377,24 +380,24 @@ class JoinQuery(StreamQuery):
         self._refuse_replaced_table()
 
     def preload(self) -> None:
-        """Read the member topic while the session is opened, if the topic is small."""
+        """Read the table's topic while the session is opened, if the topic is small."""
         self._preload.start()
 
     def start(self, session: SparkSession, checkpoints: Path) -> StreamingQuery:
-        """See `StreamQuery.start`. Loads the member table, and continues with the pending boards."""
+        """See `StreamQuery.start`. Loads the table, and continues with the pending records."""
         context, definition = self._context, self._definition
         stream = context.settings.stream
         most = stream.max_boards_per_batch
-        members = self._members = TableState(
+        table = self._table = TableState(
             session, context.offset_reader, self._tail, definition, context.state, partial(keep_rejects, context),
             stream.max_batch_bytes, stream.table_partitions,
         )  # fmt: skip
-        self._closing.callback(members.close)
+        self._closing.callback(table.close)
         preloaded = self._preload.result()
-        self._retry(lambda: members.load(preloaded))
-        self._refuse_replaced_table()  # again, after days as a standby; from now on `members` checks its topic's id
+        self._retry(lambda: table.load(preloaded))
+        self._refuse_replaced_table()  # again, after days as a standby; from now on `table` checks its topic's id
         read = self._reader(session)
-        join = self._join = StreamTableJoin(context, definition, session, members, read)
+        join = self._join = StreamTableJoin(context, definition, session, table, read)
         progress = self._progress = JoinProgress(context, self._topic, self._topic_id, self._start)
         pending = self._pending = self._isolation("pending", join.resolve, join.reject_pending)
         self._retry(lambda: join.resume_pending(pending))
@@ -411,13 +414,13 @@ class JoinQuery(StreamQuery):
         return self._write(join.decoded(self._records(session, most)), checkpoints, process)
 
     def tick(self) -> None:
-        """Advance the ledger if that failed before, and send a page of pending boards."""
+        """Advance the ledger if that failed before, and send a page of pending records."""
         self._progress.catch_up()
         self._join.resolve_pending(self._pending.take)
         super().tick()
 
     def _tick_rarely(self) -> None:
-        self._members.check_topic()
+        self._table.check_topic()
         super()._tick_rarely()
         self._context.store.forget_superseded()
 

@@ -1,7 +1,7 @@
 """Writes the live table and its offset ledger in one transaction per batch, so every record takes effect once.
 
 The newest version wins, and published days stay correct. A tombstone has no day, and is given the day that shows its
-board, in which it must hide it.
+key, in which it must hide it.
 """
 
 import contextlib
@@ -44,9 +44,9 @@ from spark_jobs.speed.served_batch import (
 
 
 def set_tombstone_days(cursor: Cursor) -> set[int]:
-    """Set the day of staged tombstones to the day that shows their board; returns these days, counted from 1970-01-01.
+    """Set the day of staged tombstones to the day that shows their key; returns these days, counted from 1970-01-01.
 
-    A board that several published days have is hidden in the one with its newest version. The caller holds the pointers
+    A key that several published days have is hidden in the one with its newest version. The caller holds the pointers
     (`share_pointers`).
     """
     cursor.execute(query("select_dayless_tombstones", cursor))
@@ -56,7 +56,7 @@ def set_tombstone_days(cursor: Cursor) -> set[int]:
     return {number for (number,) in cursor.fetchall() if number is not None}
 
 
-KNOWN_SHARE = 4  # if a quarter of the boards or more are known, all rows are staged: further lookups do not pay
+KNOWN_SHARE = 4  # if a quarter of the keys or more are known, all rows are staged: further lookups do not pay
 
 
 @dataclass
@@ -118,15 +118,15 @@ def _write_part(
 def _merge(cursor: Cursor, rows: pa.Table, held: Mapping[int, int | None], applied: Applied) -> tuple[int, int]:
     """Write the rows; returns the number written, and the number already present from another record.
 
-    Unknown boards are copied into the live table directly, in half the time of staging and upserting them. No other
-    session adds rows there while the lease is held, so the result of the lookup stays valid.
+    Rows of unknown keys are copied into the live table directly, in half the time of staging and upserting them. No
+    other session adds rows there while the lease is held, so the result of the lookup stays valid.
     """
     pipeline = pipeline_of(cursor)
     key, columns = pipeline.key_column, live_columns(pipeline)
     with applied.timed("merge"):
         newest = newest_rows(rows, pipeline)
         published = _hold_days(cursor, day_numbers(newest), held)
-        known = _known_boards(cursor, newest[key].to_pylist())
+        known = _known_keys(cursor, newest[key].to_pylist())
         new, others = split(newest, are_new(newest, key, known, set(published)))
     with applied.timed("copy"):
         # sorted by key, which halves the work of the index
@@ -144,7 +144,7 @@ def _merge_staged(cursor: Cursor, rows: pa.Table, published: Mapping[int, int]) 
     if has_null_days(rows):
         # possibly after rows of earlier parts: no publication can run while the tombstones are held
         published = {**published, **_hold_days(cursor, set_tombstone_days(cursor), published)}
-    # before the fence: a board that the published day shows is no longer pending either
+    # before the fence: a record that the published day shows is no longer pending either
     stream = {"topic": pipeline_of(cursor).stream.name}
     cursor.execute(query("lock_staged_pending", cursor))
     if cursor.rowcount:
@@ -168,8 +168,8 @@ def _merge_staged(cursor: Cursor, rows: pa.Table, published: Mapping[int, int]) 
     return written, int(cursor.fetchone()[0])
 
 
-def _known_boards(cursor: Cursor, keys: list[int]) -> set[int]:
-    """Return the boards that have a row or are pending; all keys if these are a quarter or more."""
+def _known_keys(cursor: Cursor, keys: list[int]) -> set[int]:
+    """Return the keys that have a row or are pending; all keys if these are a quarter or more."""
     limit = len(keys) // KNOWN_SHARE + 1
     cursor.execute(query("select_known_boards", cursor), {"keys": array(keys), "limit": limit})
     found = {key for (key,) in cursor.fetchall()}

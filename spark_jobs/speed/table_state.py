@@ -29,23 +29,23 @@ from include.kafka.topic_tail import TopicTail
 from include.runtime.failpoints import failpoint
 from spark_jobs.connectors.kafka import pages, read_range
 from spark_jobs.decoding import arrow
-from spark_jobs.decoding.arrow import TIMES, RawColumns, arrow_type, member_schema
+from spark_jobs.decoding.arrow import TIMES, RawColumns, arrow_type, table_schema
 from spark_jobs.decoding.reference import TableRow, read_record, read_slow_path
 from spark_jobs.decoding.spark import decode, slow_path, valid
-from spark_jobs.joining import MEMBER_SIDE, newest_versions
+from spark_jobs.joining import VERSION_COLUMNS, newest_versions
 from spark_jobs.speed.health.state import DriverState, TableSize
 
 log = logging.getLogger(__name__)
 
 
 class TableDecoder:
-    """Rows with the columns of `arrow.member_schema`, and the rejects."""
+    """Rows with the columns of `arrow.table_schema`, and the rejects."""
 
     def __init__(self, definition: Definition) -> None:
         self.rejects: list[Reject] = []
         self.count = 0  # records read
         self.held_bytes = 0  # of the rows and the rejects
-        self._schema = member_schema(definition)
+        self._schema = table_schema(definition)
         self._columns = RawColumns(definition.table, self._schema.names)
         self._tables: list[pa.Table] = [self._schema.empty_table()]
 
@@ -92,7 +92,7 @@ class PreloadedRows:
     rejects: list[Reject]
 
 
-class MemberPreload:
+class TablePreload:
     """Reads the whole topic in a thread, unless it is too large."""
 
     def __init__(self, offset_reader: OffsetReader, tail: TopicTail, definition: Definition, max_bytes: int) -> None:
@@ -379,7 +379,7 @@ class TableState:
         return self._kept(newest.sortWithinPartitions(self._key))
 
     def _narrow(self, versions: DataFrame) -> DataFrame:
-        return versions.select(self._key, *self._columns, *MEMBER_SIDE)
+        return versions.select(self._key, *self._columns, *VERSION_COLUMNS)
 
     def _level(self, versions: DataFrame) -> _Level:
         return self._kept(newest_versions(versions.repartition(self._partitions, self._key), self._key))
@@ -466,7 +466,7 @@ class TableState:
     def _relation_of(self, rows: list[TableRow]) -> DataFrame:
         columns: list[tuple[str, list[Any]]] = [(self._key, [row.key for row in rows])]
         columns += [(name, [row.values.get(name) for row in rows]) for name in self._columns]
-        columns += [(name, [getattr(row, name) for row in rows]) for name in MEMBER_SIDE]
+        columns += [(name, [getattr(row, name) for row in rows]) for name in VERSION_COLUMNS]
         # built with Arrow, because rows given as tuples would need a Python worker
         arrays = [pa.array(values, self._arrow_type(name)) for name, values in columns]
         return self._session.createDataFrame(pa.table(arrays, names=[name for name, _ in columns]))

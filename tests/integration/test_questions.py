@@ -30,7 +30,7 @@ from spark_jobs.connectors.archive_files import ArchiveFolder
 from spark_jobs.repair import ManualReject, Place
 from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.positions import position_of
-from spark_jobs.speed.table_state import MemberPreload, TableState
+from spark_jobs.speed.table_state import TablePreload, TableState
 from tests.fakes.events import member
 from tests.support.broker import make_pipeline_topics, remove_topics
 from tests.support.pipeline import migrated, produce, rows
@@ -340,7 +340,7 @@ def test_a_record_that_a_driver_takes_meanwhile_is_not_rejected_by_hand(world, c
 def test_a_table_that_is_made_again_while_it_is_preloaded_and_loaded_is_noticed(world, spark):
     def ask():
         tail = TopicTail(world.settings.kafka.connection, TABLE)
-        preload = MemberPreload(world.log.offsets, tail, PIPELINE, 1 << 20)
+        preload = TablePreload(world.log.offsets, tail, PIPELINE, 1 << 20)
         table = TableState(spark, world.log.offsets, tail, PIPELINE, DriverState(), [].extend, 1 << 20, 1)
         try:
             preload.start()

@@ -89,7 +89,7 @@ class Monitor:
 
     def load(self) -> None:
         """Write rows from a thread until `start`: the driver holds the lease and loads, possibly for minutes."""
-        self._starting = "loading the member table" if self._table_topic else "starting the query"
+        self._starting = "loading the table" if self._table_topic else "starting the query"
         self._repeat("monitor-loading", POLL_EVERY_S, self._save, self._loaded)
         if "join" in self._topics:
             self._repeat("monitor-pending", PENDING_EVERY_S, self._poll_pending)

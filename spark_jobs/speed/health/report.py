@@ -62,7 +62,7 @@ class QueryView:
 class DriverView:
     """The whole driver. `starting` describes its state before the queries run, and is None afterwards.
 
-    `table_topic` is None if the driver has no member table, because it does not run *join*.
+    `table_topic` is None if the driver has no table, because it does not run *join*.
     """
 
     driver_id: str

@@ -46,7 +46,7 @@ class Done:
 
 @dataclass(frozen=True)
 class TableSize:
-    """The member table: keys, of which changed since the last compaction; bytes kept in memory and on disk."""
+    """The table: keys, of which changed since the last compaction; bytes kept in memory and on disk."""
 
     rows: int = 0
     changes: int = 0
@@ -93,7 +93,7 @@ class DriverState:
             self._counts[name] += number
 
     def set_table_size(self, size: TableSize) -> None:
-        """Set the size of the member table."""
+        """Set the size of the table."""
         with self._lock:
             self._table = size
 
@@ -138,7 +138,7 @@ class DriverState:
             return dict(self._counts)
 
     def table_size(self) -> TableSize:
-        """The size of the member table as last set."""
+        """The size of the table as last set."""
         with self._lock:
             return self._table
 

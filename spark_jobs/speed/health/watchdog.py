@@ -66,7 +66,7 @@ class Watchdog:
     def watch_jvm(self, session: SparkSession, longest_silence_s: float) -> None:
         """Call the JVM every second from a separate thread, because calls to a frozen JVM do not return.
 
-        The main loop's pulse does not detect this while the member table is loaded, which may take an hour.
+        The main loop's pulse does not detect this while the table is loaded, which may take an hour.
         """
         pulse = self.pulse("JVM", longest_silence_s)
         jvm = session.sparkContext._jvm

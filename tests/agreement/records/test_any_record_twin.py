@@ -29,7 +29,7 @@ from spark_jobs.decoding.arrow import RawColumns, event_ids, longs
 from spark_jobs.decoding.dated_rows import DatedRows, VersionRows, of_no_day, places
 from spark_jobs.decoding.reference import plain_value, read_record, slow_path_record
 from spark_jobs.decoding.spark import RECORD, day_of, decode, to_records, valid
-from spark_jobs.joining import board_details_of_newest, newest_versions
+from spark_jobs.joining import details_of_newest, newest_versions
 from spark_jobs.speed.served_batch import DetailDecoder, records_schema
 from spark_jobs.speed.table_state import TableDecoder
 from tests.fakes.events import member
@@ -107,7 +107,7 @@ def joined(spark, decoded, definition):
     table = definition.table
     _, known = source(twisted(table)[:1])
     newest = newest_versions(valid(decode(spark.createDataFrame(known), table)), table.key_column)
-    return board_details_of_newest(decoded, [newest], definition)
+    return details_of_newest(decoded, [newest], definition)
 
 
 def values_of(row, topic):
@@ -180,8 +180,8 @@ def test_the_join_writes_records_that_keep_the_contract_with_the_same_values(spa
             if not isinstance(row, Reject)}  # fmt: skip
     decoded = valid(decode(spark.createDataFrame(source(streams)[1]), stream, traced=True))
     rows = valid(decode(spark.createDataFrame(source(tables)[1]), table))
-    details = board_details_of_newest(decoded, [newest_versions(rows, table.key_column)], definition)
-    written = to_records(details.where("author_known"), definition).toArrow().to_pylist()
+    details = details_of_newest(decoded, [newest_versions(rows, table.key_column)], definition)
+    written = to_records(details.where("is_matched"), definition).toArrow().to_pylist()
     assert len(written) > len(read) / 2 + 50
     for number, record in enumerate(written):
         message = Message(AnyRecord(output.name, record["key"], record["value"]), number)

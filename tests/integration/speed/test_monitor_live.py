@@ -256,8 +256,8 @@ def followed(spark, kafka, own_postgres, tmp_path):
 
 def test_shows_the_queries_through_a_wait_an_outage_and_an_end(followed, own_postgres):
     settings, metric = followed.settings, followed.metric
-    assert followed.health() == (503, "starting: loading the member table")
-    followed.wait("join", "waiting_for LIKE 'loading the member table, since %%'")
+    assert followed.health() == (503, "starting: loading the table")
+    followed.wait("join", "waiting_for LIKE 'loading the table, since %%'")
 
     followed.start()
     wait_until(lambda: followed.health() == (200, None), 10, "healthy")

@@ -79,7 +79,7 @@ class TestHealth:
     @pytest.mark.parametrize(
         ("view", "reason"),
         [
-            (driver(starting="loading the member table"), "starting: loading the member table"),
+            (driver(starting="loading the table"), "starting: loading the table"),
             (driver(starting="loading", join=changed(JOIN, waits=("BrokerUnavailable: x", ago(1)))),
              "starting: BrokerUnavailable: x, since 2026-11-20T11:59:59.000Z"),
             (driver(serve=changed(SERVE, is_active=False)), "query serve has ended"),
@@ -125,7 +125,7 @@ class TestProgress:
     @pytest.mark.parametrize(
         ("view", "text"),
         [
-            (driver(starting="loading the member table"), "loading the member table, since 2026-11-20T11:50:00.000Z"),
+            (driver(starting="loading the table"), "loading the table, since 2026-11-20T11:50:00.000Z"),
             (driver(starting="loading", join=changed(JOIN, waits=("BrokerUnavailable: x", ago(1)))),
              "BrokerUnavailable: x, since 2026-11-20T11:59:59.000Z"),
             (driver(join=changed(JOIN, is_active=False)), "nothing: the query has ended"),

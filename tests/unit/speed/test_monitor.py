@@ -157,9 +157,9 @@ def test_answers_and_saves_heartbeats_while_the_driver_loads(world):
     assert world.health() == (503, "starting: standing by: driver a on b leads")
     assert world.progress.saves == []  # the heartbeat is of the driver that leads
     world.monitor.load()
-    assert world.health() == (503, "starting: loading the member table")
+    assert world.health() == (503, "starting: loading the table")
     assert world.get("/metrics")[0] == 200
-    world.saved("serve", lambda row: row.waiting_for.startswith("loading the member table, since "), "a heartbeat")
+    world.saved("serve", lambda row: row.waiting_for.startswith("loading the table, since "), "a heartbeat")
     world.saved("serve", lambda row: (row.driver_id, row.epoch) == ("d1", 4), "by this driver")
 
 
