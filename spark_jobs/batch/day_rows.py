@@ -56,11 +56,11 @@ _DELETED = "it was deleted"
 
 
 @dataclass(frozen=True)
-class BoardParts:
+class CandidateParts:
     """Decoded records, by use.
 
-    `candidates` are valid boards of the day. `versions` are valid boards of any day, including tombstones. `broken` are
-    records of the day that break the contract, `rejects` are such records of any day.
+    `candidates` are valid records of the day. `versions` are valid records of any day, including tombstones. `broken`
+    are records of the day that break the contract, `rejects` are such records of any day.
     """
 
     candidates: pa.Table
@@ -69,8 +69,8 @@ class BoardParts:
     rejects: list[Reject]
 
 
-class BoardReader:
-    """Decodes raw records of boards, by column."""
+class CandidateReader:
+    """Decodes raw records of the stream, by column."""
 
     def __init__(self, definition: Definition, day: Day) -> None:
         stream = definition.stream
@@ -83,7 +83,7 @@ class BoardReader:
         self._kept = [stream.field(each.source).column for each in definition.columns if each.side == "stream"]
         self._columns = RawColumns(stream, {*self._kept, self._join, self._placed_by})
 
-    def read(self, records: pa.Table) -> BoardParts:
+    def read(self, records: pa.Table) -> CandidateParts:
         """Decode records with the columns of RAW."""
         headers = array(records["headers"])
         records = records.append_column("event_id", event_ids(headers))
@@ -100,7 +100,7 @@ class BoardReader:
         ], schema=VERSIONS)  # fmt: skip
         candidates = rows.filter(in_day).select([*dict.fromkeys([self._key, self._join, *self._kept]), "version_at",
                                                  "partition", "offset", "event_id", "replayed"])  # fmt: skip
-        return BoardParts(candidates, versions, self._broken(rejects), rejects)
+        return CandidateParts(candidates, versions, self._broken(rejects), rejects)
 
     def _broken(self, rejects: list[Reject]) -> pa.Table:
         rows = []
@@ -108,7 +108,7 @@ class BoardReader:
             key, created = self._readable(reject)
             at = created or reject.kafka_timestamp
             if at is not None and self._day.start <= at < self._day.end:
-                # a record without a readable id counts as a separate board
+                # a record without a readable id counts as a separate key
                 identity = f"@:{reject.topic}:{reject.partition}:{reject.offset}" if key is None else str(key)
                 rows.append((identity, key, reject.partition, reject.offset, reject.reason))
         columns = list(zip(*rows, strict=True)) or [()] * len(BROKEN)
@@ -132,9 +132,9 @@ _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 @dataclass
 class Decided:
-    """The boards of one bucket: `chosen` ones become rows or pending, `excluded` ones do not.
+    """The records of one bucket: `chosen` ones become rows or pending, `excluded` ones do not.
 
-    `distinct` is the number of distinct boards. It is counted separately from the rows, so that the day's balance can
+    `distinct` is the number of distinct keys. It is counted separately from the rows, so that the day's balance can
     detect an error.
     """
 
@@ -159,9 +159,9 @@ def without_forgotten(versions: pa.Table, forgotten: Collection[int]) -> pa.Tabl
 
 
 def decide(versions: pa.Table, broken: pa.Table, sources: pa.Table) -> Decided:
-    """Choose the newest version of each board, after removing copies of events.
+    """Choose the newest version of each key, after removing copies of events.
 
-    `versions` must hold every version of each of its boards.
+    `versions` must hold every version of each of its keys.
     """
     events = _first_copies(versions)
     newest = newest_versions(events, "key")
@@ -189,8 +189,8 @@ _COPY = ("key", "event_id", "version_at", "deleted")
 def _first_copies(versions: pa.Table) -> pa.Table:
     """Return one row per event: its first copy in the log. A record without an event id has no copies.
 
-    Records that share an event id are copies only if board and version are equal too. A producer that gives the same
-    event id to two boards, or to two versions of a board, has sent two events.
+    Records that share an event id are copies only if key and version are equal too. A producer that gives the same
+    event id to two keys, or to two versions of a key, has sent two events.
     """
     single, repeated = by_repetition(versions, "key")
     known = repeated.filter(pc.is_valid(repeated["event_id"]))
@@ -200,7 +200,7 @@ def _first_copies(versions: pa.Table) -> pa.Table:
 
 
 def _rejected(broken: pa.Table, events: pa.Table) -> list[Excluded]:
-    """Return one broken record per board, the first in the log; none for a board that has a valid record of any day."""
+    """Return one broken record per key, the first in the log; none for a key that has a valid record of any day."""
     if not broken.num_rows:
         return []
     kept_anyway = pc.is_in(broken["key"], pc.unique(events["key"])).fill_null(False)
@@ -212,7 +212,7 @@ def _rejected(broken: pa.Table, events: pa.Table) -> list[Excluded]:
 
 
 def _with_sources(chosen: pa.Table, sources: pa.Table) -> pa.Table:
-    """Add the coordinates of each board's first record in the output topic, and the number of its records there."""
+    """Add the coordinates of each key's first record in the output topic, and the number of its records there."""
     columns = [chosen["table_key"], chosen["partition"], chosen["offset"]]
     if sources.num_rows:
         made_from = places_of(sources["stream_partition"], sources["stream_offset"])
@@ -243,7 +243,7 @@ PENDING = "its member was not known, or was deleted before"
 
 @dataclass(frozen=True)
 class DayRows:
-    """The rows of one bucket, its pending boards, and the boards that the output topic has more than once."""
+    """The rows of one bucket, its pending records, and the keys that the output topic has more than once."""
 
     rows: pa.Table
     pending: list[Excluded]
@@ -251,27 +251,27 @@ class DayRows:
 
 
 def day_rows(
-    candidates: pa.Table, chosen: pa.Table, members: pa.Table, definition: Definition, day: Day, generation_id: int
+    candidates: pa.Table, chosen: pa.Table, versions: pa.Table, definition: Definition, day: Day, generation_id: int
 ) -> DayRows:
-    """Join the chosen candidates with the members' versions; returns rows with the columns that COPY loads.
+    """Join the chosen candidates with the table's versions; returns rows with the columns that COPY loads.
 
-    `candidates` and `members` have the schemas above, `chosen` that of `boards.CHOSEN`. Raises AssertionError if a
-    chosen board is not among the candidates.
+    `candidates` and `versions` have the schemas of `decoding.arrow`, `chosen` has CHOSEN. Raises AssertionError if a
+    chosen record is not among the candidates.
     """
-    boards = places_of(candidates["partition"], candidates["offset"])
+    places = places_of(candidates["partition"], candidates["offset"])
     wanted = places_of(chosen["partition"], chosen["offset"])
     # reorder `chosen` and not `candidates`, whose long texts are expensive to copy
-    decided_at = pc.index_in(boards, value_set=wanted)
+    decided_at = pc.index_in(places, value_set=wanted)
     is_chosen = pc.is_valid(decided_at)
     if (pc.sum(is_chosen).as_py() or 0) != chosen.num_rows:
-        raise AssertionError(f"chosen boards of {day} are not among the candidates")
+        raise AssertionError(f"chosen records of {day} are not among the candidates")
     if decided_at.null_count:
         candidates, decided_at = candidates.filter(is_chosen), decided_at.filter(is_chosen)
     chosen = chosen.take(decided_at)
     key = definition.stream.key_column
     join = definition.stream.field(definition.join_field).column
     table_key = definition.table.key_column
-    members, at = matches_of_history(candidates, members, join, table_key)
+    versions, at = matches_of_history(candidates, versions, join, table_key)
     is_known = pc.is_valid(at)
     waiting = candidates.filter(pc.invert(is_known)).select([key, "partition", "offset"])
     pending = [
@@ -280,7 +280,7 @@ def day_rows(
     ]
     if waiting.num_rows:
         candidates, chosen, at = candidates.filter(is_known), chosen.filter(is_known), array(at).filter(is_known)
-    rows = _columns(candidates, chosen, members, at, definition, day, generation_id)
+    rows = _columns(candidates, chosen, versions, at, definition, day, generation_id)
     has_copies = pc.greater(chosen["copies"], 1).fill_null(False)
     duplicates = zip(candidates[key].filter(has_copies).to_pylist(), chosen["copies"].filter(has_copies).to_pylist(),
                      strict=True)  # fmt: skip
@@ -288,22 +288,22 @@ def day_rows(
 
 
 def _columns(
-    boards: pa.Table, chosen: pa.Table, members: pa.Table, at: pa.Array, definition: Definition, day: Day,
+    records: pa.Table, chosen: pa.Table, versions: pa.Table, at: pa.Array, definition: Definition, day: Day,
     generation_id: int,
 ) -> pa.Table:  # fmt: skip
-    count = boards.num_rows
+    count = records.num_rows
     columns = {"generation_id": pa.repeat(pa.scalar(generation_id, pa.int64()), count),
                "day": pa.repeat(pa.scalar(day.date, pa.date32()), count)}  # fmt: skip
     for each in definition.columns:
         name = definition.column_name(each)
         if each.side == "stream":
-            columns[name] = boards[definition.stream.field(each.source).column]
+            columns[name] = records[definition.stream.field(each.source).column]
         else:
-            columns[name] = members[definition.table.field(each.source).column].take(at)
+            columns[name] = versions[definition.table.field(each.source).column].take(at)
     origins = {
-        "event_id": boards["event_id"], "stream_partition": boards["partition"], "stream_offset": boards["offset"],
-        "table_partition": members["partition"].take(at), "table_offset": members["offset"].take(at),
+        "event_id": records["event_id"], "stream_partition": records["partition"], "stream_offset": records["offset"],
+        "table_partition": versions["partition"].take(at), "table_offset": versions["offset"].take(at),
         "kafka_partition": chosen["kafka_partition"], "kafka_offset": chosen["kafka_offset"],
     }  # fmt: skip
     columns |= {name: origins[name] for name in COORDINATES}
-    return pa.table(columns | {"replayed": boards["replayed"]})
+    return pa.table(columns | {"replayed": records["replayed"]})

@@ -1,10 +1,10 @@
 """Rebuilds one day from the raw topics up to a cut: reads, chooses, loads. Publishing is a separate step.
 
 Spark shuffles Arrow tables between the tasks and retries failed tasks; neither the JVM nor Python handles single rows.
-Boards stay in the bucket of their id, with their texts; versions of members are sent to the buckets that need them. So
-a member with many boards does not cause skew.
+Records of the stream stay in the bucket of their key, with their texts; versions of the table are sent to the buckets
+that need them. So a row of the table with many records does not cause skew.
 
-The driver reads members at the same time. They are needed last, so Spark reads and chooses boards without them.
+The driver reads the table at the same time. It is needed last, so Spark reads and chooses records without it.
 """
 
 import dataclasses
@@ -144,12 +144,12 @@ class VersionPreload:
                 room -= split.end - split.start
             else:
                 self.left.append(split)
-        executor = ThreadPoolExecutor(1, "member-preload")
+        executor = ThreadPoolExecutor(1, "table-preload")
         self._preload: Future[PreloadedVersions] = executor.submit(self._read, mine)
         executor.shutdown(wait=False)
 
     def result(self) -> PreloadedVersions:
-        """Return the members. Blocks until they are read; raises the errors of `read_topic`."""
+        """Return the versions. Blocks until they are read; raises the errors of `read_topic`."""
         return self._preload.result()
 
     def _read(self, splits: Sequence[TopicSplit]) -> PreloadedVersions:
@@ -199,7 +199,7 @@ def rebuild_day(
 ) -> Built:  # fmt: skip
     """Build a generation of the day; `start_context` is called once the sources are known.
 
-    With `from_archive` the boards are read from the archive even if the topic still holds the day.
+    With `from_archive` the stream is read from the archive even if the topic still holds the day.
 
     Raises DayNotOver, ConfigurationError, ForeignCluster, ArchiveDamaged, DayBusy, MissingRange, TopicChanged,
     BrokerUnavailable, DatabaseUnavailable, StaleRun, TaskFailed.
@@ -222,14 +222,14 @@ def rebuild_day(
                 offset_reader, day, definition, settings.kafka.retention_days, SystemClock().now(),
                 lambda: _known(store, day, definition, topic_ids), archive, from_archive,
             )  # fmt: skip
-            if found.kind == "archive" or found.member_files:
+            if found.kind == "archive" or found.table_files:
                 folder.require_shared(settings.spark.master)
             return dataclasses.replace(found, topic_ids=topic_ids)
 
         def build_of(found: Sources) -> Built:
-            members = VersionPreload(found.members, definition, settings.kafka.connection, store)
-            found = dataclasses.replace(found, members=tuple(members.left))
-            return build(start_context(), settings, definition, day, run_id, reason, found, preloaded=members.result)
+            preload = VersionPreload(found.table, definition, settings.kafka.connection, store)
+            found = dataclasses.replace(found, table=tuple(preload.left))
+            return build(start_context(), settings, definition, day, run_id, reason, found, preloaded=preload.result)
 
         found = sources(from_archive)
         try:
@@ -247,17 +247,17 @@ def rebuild_day(
 
 def _known(store: GenerationStore, day: Day, definition: Definition, topic_ids: Mapping[str, str]) -> Known:
     topic = definition.stream.name
-    boards, details = store.known_offsets(day, topic)
+    of_stream, of_output = store.known_offsets(day, topic)
     taken = store.taken_offsets(topic, topic_ids[topic])
     replaced = store.replaced_until(topic_ids[definition.output.name])
-    return Known(boards, details, {partition: Taken(*each) for partition, each in taken.items()}, replaced)
+    return Known(of_stream, of_output, {partition: Taken(*each) for partition, each in taken.items()}, replaced)
 
 
 def build(
     context: SparkContext, settings: Settings, definition: Definition, day: Day, run_id: str, reason: str | None,
     found: Sources, buckets: int | None = None, preloaded: Callable[[], PreloadedVersions] = PreloadedVersions,
 ) -> Built:  # fmt: skip
-    """Build a generation from these sources and the members that `preloaded` returns; the caller holds the day's lock.
+    """Build a generation from these sources and the versions that `preloaded` returns; the caller holds the day's lock.
 
     The number of buckets (by default, as many as the records need) bounds a task's memory. The result does not depend
     on it. Raises TaskFailed, MissingRange if retention overtook the reading, TopicChanged.
@@ -270,7 +270,7 @@ def build(
     log.info("day %s: generation %d, run %s: up to %d records from the %s, %d parts", day, generation_id, run_id,
              found.records, found.kind, buckets)  # fmt: skip
     # `forgotten` after `begin`: forgetting a key saves it, and then looks for builds, so one of the two sees the other
-    rebuild = tasks.RebuildContext(definition, day, generation_id, buckets, bool(found.members or found.member_files),
+    rebuild = tasks.RebuildContext(definition, day, generation_id, buckets, bool(found.table or found.table_files),
                       _of_tasks(settings.database), settings.kafka.connection, store.forgotten())  # fmt: skip
     records_read = context.accumulator(0)
     progress = RebuildProgress(settings.database, generation_id, day, lambda: records_read.value)
@@ -286,7 +286,7 @@ def build(
         failpoint("rebuild.before_finish")
         built = store.finish(generation_id, day, counts)
         failpoint("rebuild.after_finish")
-    log.info("day %s: generation %d has %d rows of %d boards, %d pending, %d rejected, hash %s", day, generation_id,
+    log.info("day %s: generation %d has %d rows of %d records, %d pending, %d rejected, hash %s", day, generation_id,
              built.row_count, counts.raw_distinct, counts.pending, counts.rejected, built.content_hash)  # fmt: skip
     return built
 
@@ -319,12 +319,12 @@ def _run(
     raw = context.parallelize(pieces, len(pieces)).mapPartitions(read).partitionBy(partitions, identity_partitioner)
     chosen = map_some_partitions(raw, deciding, choose).partitionBy(partitions, identity_partitioner)
     compute_shuffle(chosen)
-    preloaded_members = preloaded()
-    records_read.add(preloaded_members.records)
-    # broadcast, not shuffled: a shuffle would have to read the members once more
-    held = context.broadcast(_in_one(preloaded_members, rebuild))
+    preloaded_versions = preloaded()
+    records_read.add(preloaded_versions.records)
+    # broadcast, not shuffled: a shuffle would have to read the table once more
+    held = context.broadcast(_in_one(preloaded_versions, rebuild))
     both = raw.union(chosen)  # keeps the partitions: the partitioner of both is the same
-    if rebuild.reads_members:
+    if rebuild.reads_table:
         found = map_some_partitions(both, finding, find).partitionBy(partitions, identity_partitioner)
         both = both.union(found)
     counts: list[Counts] = map_some_partitions(both, loading, load).collect()
@@ -333,14 +333,14 @@ def _run(
 
 
 def _in_one(preloaded: PreloadedVersions, rebuild: tasks.RebuildContext) -> list[bytes]:
-    versions = pa.concat_tables([rebuild.schemas[Kind.MEMBERS].empty_table(), *preloaded.versions])
+    versions = pa.concat_tables([rebuild.schemas[Kind.TABLE].empty_table(), *preloaded.versions])
     return [packed(rows) for rows in versions.combine_chunks().to_batches()]
 
 
 def _pieces(found: Sources) -> list[list[Piece]]:
     """Return the pieces that each task reads: large ones alone, small ones grouped."""
     together: list[list[Piece]] = []
-    for group in (found.boards, found.members, found.details):
+    for group in (found.stream, found.table, found.output):
         size = TASK_RECORDS
         for split in group:
             records = split.end - split.start if isinstance(split, TopicSplit) else TASK_RECORDS
@@ -349,7 +349,7 @@ def _pieces(found: Sources) -> list[list[Piece]]:
                 size = 0
             together[-1].append(split)
             size += records
-    together += [[file] for file in (*found.member_files, *found.place_files)]
+    together += [[file] for file in (*found.table_files, *found.output_files)]
     return together or [[]]
 
 

@@ -40,7 +40,7 @@ class Sources:
 
     `topic_ids` holds the topics' ids from before any offset was read.
 
-    `member_files` and `place_files` hold records that precede the splits, decoded by the archive: versions with the
+    `table_files` and `output_files` hold records that precede the splits, decoded by the archive: versions with the
     columns of `arrow.table_schema`, coordinates with those of `dated_rows.OUTPUT_COORDINATES`.
 
     `unread` holds the offset ranges, per topic and partition, that neither a topic nor the archive has any more. The
@@ -48,14 +48,14 @@ class Sources:
     build did not see.
     """
 
-    boards: tuple[Split, ...]
-    members: tuple[Split, ...]
-    details: tuple[Split, ...]
+    stream: tuple[Split, ...]
+    table: tuple[Split, ...]
+    output: tuple[Split, ...]
     cut: Mapping[str, Offsets]
     starts: Mapping[str, Offsets]
     records: int  # offsets that the splits span; transaction markers make it more than the number of records
-    member_files: tuple[ColumnsFile, ...] = ()
-    place_files: tuple[ColumnsFile, ...] = ()
+    table_files: tuple[ColumnsFile, ...] = ()
+    output_files: tuple[ColumnsFile, ...] = ()
     kind: Literal["topic", "archive"] = "topic"
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     unread: Mapping[str, Unread] = field(default_factory=dict)
@@ -65,9 +65,9 @@ class Sources:
 class Ranges:
     """Start and end offsets to read, per topic and partition."""
 
-    boards: tuple[Offsets, Offsets]
-    members: tuple[Offsets, Offsets]
-    details: tuple[Offsets, Offsets]
+    stream: tuple[Offsets, Offsets]
+    table: tuple[Offsets, Offsets]
+    output: tuple[Offsets, Offsets]
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class Known:
     the offsets in `replaced` were made from a former stream topic, which was replaced.
     """
 
-    boards: Mapping[int, int] = field(default_factory=dict)
-    details: Mapping[int, int] = field(default_factory=dict)
+    stream: Mapping[int, int] = field(default_factory=dict)
+    output: Mapping[int, int] = field(default_factory=dict)
     taken: Mapping[int, Taken] = field(default_factory=dict)
     replaced: Mapping[int, int] = field(default_factory=dict)
 
@@ -95,15 +95,13 @@ class Known:
 def topic_sources(ranges: Ranges, definition: Definition) -> Sources:
     """Return sources that read the ranges from the topics."""
     stream, table, output = definition.stream.name, definition.table.name, definition.output.name
-    boards, members, details = (
-        splits_of(topic, *each)
-        for topic, each in ((stream, ranges.boards), (table, ranges.members), (output, ranges.details))
-    )
+    ranges_of = {stream: ranges.stream, table: ranges.table, output: ranges.output}
+    splits = {topic: splits_of(topic, *each) for topic, each in ranges_of.items()}
     return Sources(
-        boards=boards, members=members, details=details,
-        cut={stream: ranges.boards[1], table: ranges.members[1]},
-        starts={stream: ranges.boards[0], table: ranges.members[0], output: ranges.details[0]},
-        records=sum(split.end - split.start for split in (*boards, *members, *details)),
+        stream=splits[stream], table=splits[table], output=splits[output],
+        cut={stream: ranges.stream[1], table: ranges.table[1]},
+        starts={stream: ranges.stream[0], table: ranges.table[0], output: ranges.output[0]},
+        records=sum(split.end - split.start for each in splits.values() for split in each),
     )  # fmt: skip
 
 
@@ -123,29 +121,29 @@ def fix_ranges(
     offset_reader: OffsetReader, day: Day, definition: Definition, known: Known | None = None,
     cut: Offsets | None = None,
 ) -> Ranges:  # fmt: skip
-    """Return the ranges from the day's start (less a margin) to the present end offsets; all of the members' topic.
+    """Return the ranges from the day's start (less a margin) to the present end offsets; all of the table's topic.
 
     They extend to the end however old the day is, because late records, changes and deletions are there. They start
     earlier where a record of the day is known to precede the margin, because a client's clock was ahead. `cut` has the
     ends of the stream's topic, if the caller asked for them before it looked for known records.
 
     The cut comes first: a record that arrives during the call is beyond it, so it stays live on top of the generation,
-    whatever its time. The members come after it: one that reached Kafka before its board is read.
+    whatever its time. The table comes after it: a row that reached Kafka before its record is read.
     """
     stream, table, output = definition.stream.name, definition.table.name, definition.output.name
     start, known = day.start - MARGIN, known or Known()
-    boards = cut or offset_reader.ends(stream)
-    members = offset_reader.available(table)
+    ends = cut or offset_reader.ends(stream)
+    whole = offset_reader.available(table)
     return Ranges(
-        boards=(_starts(offset_reader, stream, start, known.boards, boards), boards),
-        members=(members.start, members.end),
-        details=_details(offset_reader, output, start, known),
+        stream=(_starts(offset_reader, stream, start, known.stream, ends), ends),
+        table=(whole.start, whole.end),
+        output=_of_output(offset_reader, output, start, known),
     )
 
 
-def _details(offset_reader: OffsetReader, output: str, start: datetime, known: Known) -> tuple[Offsets, Offsets]:
+def _of_output(offset_reader: OffsetReader, output: str, start: datetime, known: Known) -> tuple[Offsets, Offsets]:
     ends = offset_reader.ends(output)
-    starts = _starts(offset_reader, output, start, known.details, ends)
+    starts = _starts(offset_reader, output, start, known.output, ends)
     return {p: min(end, max(starts[p], known.replaced.get(p, 0))) for p, end in ends.items()}, ends
 
 
@@ -192,7 +190,7 @@ def _why_lost(
     day: Day, partition: int, first: int, first_at: datetime | None, known: Known, begins: Mapping[int, int]
 ) -> str | None:
     """Return why a partition that starts at `first` must have lost records of the day; None if nothing says so."""
-    at = known.boards.get(partition, first)
+    at = known.stream.get(partition, first)
     if at < first:
         return f"a record of the day was at offset {at}, and is gone"
     taken = known.taken.get(partition)
@@ -208,7 +206,7 @@ def _why_lost(
 
 def refuse_lost_range(offset_reader: OffsetReader, found: Sources) -> None:
     """Raise MissingRange if retention has removed the start of a split."""
-    splits = [split for split in (*found.boards, *found.members, *found.details) if isinstance(split, TopicSplit)]
+    splits = [split for split in (*found.stream, *found.table, *found.output) if isinstance(split, TopicSplit)]
     earliest = {topic: offset_reader.earliest(topic) for topic in {split.topic for split in splits}}
     for split in splits:
         first = earliest[split.topic].get(split.partition, split.end)
@@ -297,7 +295,7 @@ class DayExtract:
         return is_in
 
     def _ids(self, of_day: Sequence[ArchivedFile], of_no_day: Sequence[ArchivedFile]) -> pa.Array:
-        """Return the ids of the day's boards, of broken records that may be of the day, and the ids already known."""
+        """Return the ids of the day's records, of broken records that may be of the day, and the ids already known."""
         found = [self._known_ids]
         for file in of_day:
             found += [pc.unique(rows[ID]) for rows in self._folder.batches(file.path, [ID])]
@@ -307,7 +305,7 @@ class DayExtract:
         return pc.unique(pa.concat_arrays(found)).drop_null()
 
     def _of_other_days(self, ids: pa.Array) -> list[ArchivedFile]:
-        """Return files of other days that may hold versions of these boards: a newer version may move a board."""
+        """Return files of other days that may hold versions of these keys: a newer version may move a record."""
         bounds = pc.min_max(ids).as_py()
         if bounds["min"] is None:
             return []
@@ -368,29 +366,29 @@ def archive_sources(
     returns what stored rows show. Raises MissingRange if neither the topic nor the archive holds the day.
     """
     stream, table, output = definition.stream.name, definition.table.name, definition.output.name
-    listed = archive.listed_members()  # before the topic's ends: an archive run may add records meanwhile
+    listed = archive.listed_table()  # before the topic's ends: an archive run may add records meanwhile
     cut = offset_reader.ends(stream)
     known = look_up()  # after the cut: a record that arrives and is served in between is beyond it
     ranges = fix_ranges(offset_reader, day, definition, known, cut)
     found = topic_sources(ranges, definition)
-    members = archive.members(listed, found.cut[table])
-    if members is not None:
-        tail = splits_of(table, _tail(members.ends, ranges.members), ranges.members[1])
-        found = replace(found, members=tail, member_files=members.files)
-    elif gone := {partition: first for partition, first in ranges.members[0].items() if first > 0}:
+    versions = archive.table(listed, found.cut[table])
+    if versions is not None:
+        tail = splits_of(table, _tail(versions.ends, ranges.table), ranges.table[1])
+        found = replace(found, table=tail, table_files=versions.files)
+    elif gone := {partition: first for partition, first in ranges.table[0].items() if first > 0}:
         raise MissingRange(
-            "the table's topic must keep every record, and its first ones are gone; boards would lose their authors",
+            "the table's topic must keep every record, and its first ones are gone; records would lose their match",
             topic=table, first_offsets=gone)  # fmt: skip
     lost = None if from_archive else _lost(offset_reader, day, definition, retention_days, now, known, archive)
-    boards = archive.boards(day, known, ranges.boards) if from_archive or lost else None
-    if boards is None:
+    records = archive.stream(day, known, ranges.stream) if from_archive or lost else None
+    if records is None:
         if from_archive:
             raise MissingRange("nothing of the topic is archived; run python -m spark_jobs.archive_day first",
                                topic=stream)  # fmt: skip
         if lost:
             raise lost
-        return _counted(found, members.record_count if members else 0)
-    places = archive.places(day, ranges.details[1])
+        return _counted(found, versions.record_count if versions else 0)
+    coordinates = archive.output(day, ranges.output[1])
     unread = archive.unread(day)  # after the files: a gap that is accepted meanwhile lowers the cut
     return _counted(
         replace(
@@ -398,11 +396,11 @@ def archive_sources(
             kind="archive",
             cut={**found.cut, stream: _before(unread, found.cut[stream])},
             unread={stream: unread} if unread else {},
-            boards=(*boards.files, *splits_of(stream, _tail(boards.ends, ranges.boards), ranges.boards[1])),
-            details=splits_of(output, _tail(places.ends, ranges.details), ranges.details[1]),
-            place_files=places.files,
+            stream=(*records.files, *splits_of(stream, _tail(records.ends, ranges.stream), ranges.stream[1])),
+            output=splits_of(output, _tail(coordinates.ends, ranges.output), ranges.output[1]),
+            output_files=coordinates.files,
         ),
-        sum(each.record_count for each in (boards, places, members) if each),
+        sum(each.record_count for each in (records, coordinates, versions) if each),
     )
 
 
@@ -438,7 +436,7 @@ def _is_after(gap: Gap, day: Day) -> bool:
 
 def _counted(found: Sources, archived: int) -> Sources:
     """Return the sources with `records` set: offsets in the topics' splits plus records in the archive's files."""
-    splits = [each for each in (*found.boards, *found.members, *found.details) if isinstance(each, TopicSplit)]
+    splits = [each for each in (*found.stream, *found.table, *found.output) if isinstance(each, TopicSplit)]
     return replace(found, records=archived + sum(split.end - split.start for split in splits))
 
 
@@ -453,11 +451,11 @@ class ArchiveSource:
         self._offsets = offsets
         self._definition = definition
 
-    def boards(self, day: Day, known: Known, wanted: tuple[Offsets, Offsets]) -> Archived[FileSplit] | None:
+    def stream(self, day: Day, known: Known, wanted: tuple[Offsets, Offsets]) -> Archived[FileSplit] | None:
         """Return every archived record that the day needs; None if nothing of the topic is archived.
 
         `wanted` is the range of a rebuild from the topic. The day needs its own records; the deletions and the records
-        of other days that belong to its boards, or to boards in the topic beyond the archive; and all records that
+        of other days that belong to its keys, or to keys in the topic beyond the archive; and all records that
         break the contract. Raises MissingRange if the archive lacks some of them.
         """
         topic, topic_id = self._identify(self._definition.stream.name)
@@ -469,7 +467,7 @@ class ArchiveSource:
         cut = wanted[1]
         self._refuse_lost_tail(topic, files.ends, cut)
         starts = self._starts(files, day.start - MARGIN)
-        starts = {partition: min(start, known.boards.get(partition, start)) for partition, start in starts.items()}
+        starts = {partition: min(start, known.stream.get(partition, start)) for partition, start in starts.items()}
         origin = Origin(topic, topic_id, files.ends)
         ids = self._ids(splits_of(topic, _tail(files.ends, wanted), cut))
         return DayExtract(self._store, self._folder, origin, files, day, starts, cut, ids).archived()
@@ -477,8 +475,8 @@ class ArchiveSource:
     def unread(self, day: Day) -> Unread:
         """Return the accepted gaps of the stream's topic that began after the day, by partition.
 
-        A record in such a gap may have changed or deleted the day's boards. For a gap that may have held records of the
-        day itself, `boards` raises MissingRange.
+        A record in such a gap may have changed or deleted the day's rows. For a gap that may have held records of the
+        day itself, `stream` raises MissingRange.
         """
         topic, topic_id = self._identify(self._definition.stream.name)
         found: dict[int, list[tuple[int, int]]] = {}
@@ -504,34 +502,34 @@ class ArchiveSource:
                     found.setdefault(partition, end)
         return found
 
-    def listed_members(self) -> MemberFiles | None:
+    def listed_table(self) -> MemberFiles | None:
         """Return the listed versions of the table's keys; None if there are none.
 
         Also None if the topic had lost its first records before the archive began, a gap that nobody accepted.
         """
         topic, topic_id = self._identify(self._definition.table.name)
-        members = self._store.members(topic_id)
+        listed = self._store.members(topic_id)
         # after the files: a batch that is listed in between may have a gap, and none of these files
         begun_late = [batch for batch in self._store.batches(topic) if batch.topic_id == topic_id and batch.gap
                       and batch.gap.offsets and batch.gap.since is None]  # fmt: skip
-        return None if begun_late else members
+        return None if begun_late else listed
 
-    def members(self, members: MemberFiles | None, cut: Offsets) -> Archived[ColumnsFile] | None:
-        """Return the versions of `listed_members`, to be read; None if some are beyond the cut.
+    def table(self, listed: MemberFiles | None, cut: Offsets) -> Archived[ColumnsFile] | None:
+        """Return the versions of `listed_table`, to be read; None if some are beyond the cut.
 
         Since the cut was asked for later, the topic has lost records then. Also None if the definition has a column of
         the table that files lack.
         """
         topic = self._definition.table.name
-        if members is None or any(end > cut.get(partition, 0) for partition, end in members.ends.items()):
+        if listed is None or any(end > cut.get(partition, 0) for partition, end in listed.ends.items()):
             return None
-        if not self._folder.have_columns(members.files, table_schema(self._definition).names):
+        if not self._folder.have_columns(listed.files, table_schema(self._definition).names):
             log.warning("topic %s is read whole: archived versions lack a column of the definition", topic)
             return None
-        self._refuse_lost_tail(topic, members.ends, cut)
-        return self._columns(topic, members.files, members.ends)
+        self._refuse_lost_tail(topic, listed.ends, cut)
+        return self._columns(topic, listed.files, listed.ends)
 
-    def places(self, day: Day, cut: Offsets) -> Archived[ColumnsFile]:
+    def output(self, day: Day, cut: Offsets) -> Archived[ColumnsFile]:
         """Return the archived coordinates of the day's records in the output topic.
 
         Raises MissingRange if a gap may have held records of the day, or lies between the archive and the topic.
@@ -544,9 +542,9 @@ class ArchiveSource:
         return self._columns(topic, files, ends)
 
     def _ids(self, splits: Sequence[TopicSplit]) -> pa.Array:
-        """Return the ids of the boards in these splits.
+        """Return the keys of the records in these splits.
 
-        The archive's records of these boards are needed too: a deletion may be archived before a replay brings the
+        The archive's records of these keys are needed too: a deletion may be archived before a replay brings the
         record that it deletes.
         """
         found = [pa.array([], pa.int64())]

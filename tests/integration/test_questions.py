@@ -166,7 +166,7 @@ def test_no_range_of_a_topic_starts_beyond_its_end(world, event):
 @events
 def test_a_rebuild_reads_all_records_before_its_cut_that_may_be_of_the_day(world, topic, event):
     def check(ranges):
-        for name, (starts, ends) in ((STREAM, ranges.boards), (TABLE, ranges.members), (OUTPUT, ranges.details)):
+        for name, (starts, ends) in ((STREAM, ranges.stream), (TABLE, ranges.table), (OUTPUT, ranges.output)):
             assert all(starts[p] <= end for p, end in ends.items())
             since = dt.datetime.min.replace(tzinfo=dt.UTC) if name == TABLE else DAY.start - MARGIN
             left_out = [(p, o) for p, o, time in world.records(name) if time >= since and o < min(starts[p], ends[p])]
@@ -220,7 +220,7 @@ def test_an_archive_run_beside_a_rebuild_leaves_it_its_members(world, tmp_path, 
 
     def check(found):
         """The members before the archive's end are not read from the topic."""
-        assert all(split.start > 0 for split in found.members)
+        assert all(split.start > 0 for split in found.table)
 
     every_question(world, ask, happen, check, prepare)
 

@@ -24,7 +24,7 @@ from include.gateway.payload import decode as decode_body
 from include.gateway.unpublished_rows import PublishedVersion, version_of
 from include.kafka.record_table import RAW, record_times
 from include.runtime.settings import GatewayLimits
-from spark_jobs.batch.day_rows import SOURCES, BoardReader, decide
+from spark_jobs.batch.day_rows import SOURCES, CandidateReader, decide
 from spark_jobs.decoding.arrow import RawColumns, event_ids, longs
 from spark_jobs.decoding.dated_rows import DatedRows, VersionRows, of_no_day, places
 from spark_jobs.decoding.reference import plain_value, read_record, slow_path_record
@@ -254,7 +254,7 @@ def test_readers_by_the_column_are_total_and_agree(drawn, zone):
         created = None if isinstance(one, Reject) else one.values.get(definition.day_field_of(topic).column)
         assert day == (None if created is None else Day.of(created, zone).date)
     if topic is definition.stream:
-        parts = BoardReader(definition, Day.parse("2026-11-20", zone)).read(table)
+        parts = CandidateReader(definition, Day.parse("2026-11-20", zone)).read(table)
         decided = decide(parts.versions, parts.broken, SOURCES.empty_table())
         assert decided.distinct >= 0
     else:

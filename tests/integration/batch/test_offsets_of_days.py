@@ -40,8 +40,8 @@ def test_a_rebuild_finds_its_ranges_for_every_day_of_the_contract(log, date, zon
     day = Day(date, zone)
     ranges = fix_ranges(log.offsets, day, PIPELINE)
     start = 0 if day.start - MARGIN <= dt.datetime.now(dt.UTC) else RECORDS
-    assert ranges.boards == ({0: start}, {0: RECORDS})
-    assert ranges.details == ({0: start}, {0: RECORDS})
+    assert ranges.stream == ({0: start}, {0: RECORDS})
+    assert ranges.output == ({0: start}, {0: RECORDS})
 
 
 def test_days_of_1970_are_asked_for(kafka, log, postgres, tmp_path):

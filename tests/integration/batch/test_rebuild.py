@@ -60,7 +60,7 @@ def detail(settings, partition, offset, copies):
 
 def place(settings, board_id):
     """Return the coordinates of the board's record in its topic."""
-    for split in sources(settings).boards:
+    for split in sources(settings).stream:
         for records in read_split(split, settings.kafka.connection):
             for record in records.to_pylist():
                 if record["key"] == str(board_id).encode():

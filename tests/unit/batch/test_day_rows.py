@@ -11,7 +11,7 @@ from include.contracts.clock import epoch_ms, rfc3339
 from include.contracts.day import Day
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.kafka.record_table import RAW
-from spark_jobs.batch.day_rows import SOURCES, BoardReader, decide
+from spark_jobs.batch.day_rows import SOURCES, CandidateReader, decide
 from spark_jobs.batch.tasks import Gathered, Kind, buckets_of, unpacked
 from tests.fakes.events import board
 
@@ -36,7 +36,7 @@ def created(key, at, **more):
 
 
 def decided(day, *records, sources=()):
-    parts = BoardReader(PIPELINE, day).read(raw(*records))
+    parts = CandidateReader(PIPELINE, day).read(raw(*records))
     return decide(parts.versions, parts.broken, pa.Table.from_pylist(list(sources), SOURCES))
 
 
@@ -105,7 +105,7 @@ def test_a_board_is_where_its_first_record_of_the_output_topic_is():
 
 def test_a_broken_record_is_of_the_day_it_says_or_of_the_time_that_kafka_has():
     other = SEOUL.start - dt.timedelta(hours=1)
-    reader = BoardReader(PIPELINE, SEOUL)
+    reader = CandidateReader(PIPELINE, SEOUL)
     parts = reader.read(raw((0, 1, {**created(1, other), "memberId": "x"}), (1, 2, b"{nonsense"),
                             (2, 3, b"{nonsense", {"at": other})))  # fmt: skip
     assert parts.broken["identity"].to_pylist() == ["@:board:0:1"]

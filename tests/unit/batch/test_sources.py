@@ -114,9 +114,9 @@ def refused(log, known=NOTHING, begins=None):
 def test_boards_and_details_are_read_from_a_day_before_and_members_whole():
     log = Log({0: (3, 40, 90)})
     found = topic_sources(fix_ranges(log, DAY, PIPELINE), PIPELINE)
-    assert found.boards == (TopicSplit("board", 0, 40, 90),)
-    assert found.details == (TopicSplit("board-detail", 0, 40, 90),)
-    assert found.members == (TopicSplit("member", 0, 3, 90),)
+    assert found.stream == (TopicSplit("board", 0, 40, 90),)
+    assert found.output == (TopicSplit("board-detail", 0, 40, 90),)
+    assert found.table == (TopicSplit("member", 0, 3, 90),)
     assert found.cut == {"board": {0: 90}, "member": {0: 90}}
     assert set(log.asked) == {(name, DAY.start - dt.timedelta(days=1)) for name in ("board", "board-detail")}
     assert found.records == 50 + 50 + 87
@@ -124,15 +124,15 @@ def test_boards_and_details_are_read_from_a_day_before_and_members_whole():
 
 def test_a_board_whose_clock_was_days_ahead_is_read_where_it_is_known_to_be():
     log = Log({0: (3, 40, 90), 1: (3, 40, 90)})
-    ranges = fix_ranges(log, DAY, PIPELINE, Known(boards={0: 17, 1: 60}, details={1: 1}))
-    assert ranges.boards[0] == {0: 17, 1: 40}
-    assert ranges.details[0] == {0: 40, 1: 3}  # what is gone is not asked for
-    assert ranges.members[0] == {0: 3, 1: 3}
+    ranges = fix_ranges(log, DAY, PIPELINE, Known(stream={0: 17, 1: 60}, output={1: 1}))
+    assert ranges.stream[0] == {0: 17, 1: 40}
+    assert ranges.output[0] == {0: 40, 1: 3}  # what is gone is not asked for
+    assert ranges.table[0] == {0: 3, 1: 3}
 
 
 def test_details_that_were_made_from_a_topic_that_is_gone_are_not_read():
     log = Log({0: (3, 40, 90), 1: (3, 40, 90)})
-    assert fix_ranges(log, DAY, PIPELINE, Known(replaced={0: 60, 1: 20})).details == ({0: 60, 1: 40}, {0: 90, 1: 90})
+    assert fix_ranges(log, DAY, PIPELINE, Known(replaced={0: 60, 1: 20})).output == ({0: 60, 1: 40}, {0: 90, 1: 90})
 
 
 def test_a_long_range_is_read_in_pieces_without_gap_or_overlap():
