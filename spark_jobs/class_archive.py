@@ -33,13 +33,12 @@ from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.runtime.command import as_command
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import SparkSettings
-from spark_jobs.batch.blobs import identity_partitioner
+from spark_jobs.batch.tasks import identity_partitioner
 from spark_jobs.connectors.failures import TASK_ERRORS
 from spark_jobs.connectors.kafka import CONSUMER_OPTIONS, write_records
 from spark_jobs.connectors.session import ARCHIVE_NAME, QUICK_OPTIONS, STREAM_CONFIGURATION, java_options, open_session
-from spark_jobs.decoding.decode import RECORD, decode, valid
-from spark_jobs.joining.details import to_records
-from spark_jobs.joining.join_rule import board_details_of_newest, newest_versions
+from spark_jobs.decoding.spark import RECORD, decode, to_records, valid
+from spark_jobs.joining import details_of_newest, newest_versions
 
 log = logging.getLogger("class_archive")
 
@@ -116,7 +115,7 @@ def _run_stream(session: SparkSession, folder: str) -> None:
 
     def join(batch: DataFrame, _: int) -> None:
         partitioned = batch.repartition(2, join_column).sortWithinPartitions(join_column, "partition", "offset")
-        details = board_details_of_newest(partitioned, [table], PIPELINE)
+        details = details_of_newest(partitioned, [table], PIPELINE)
         to_records(details, PIPELINE).write.format("noop").mode("append").save()
         _expect_failure(lambda: write_records(to_records(details, PIPELINE), _NO_BROKER, PIPELINE.output.name))
 

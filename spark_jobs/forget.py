@@ -31,10 +31,10 @@ from include.runtime.command import as_command
 from include.runtime.process_tree import die_with_parent
 from include.runtime.settings import Settings
 from spark_jobs.archive.archiver import archive_topics
-from spark_jobs.archive.forget import ArchiveForgetting
+from spark_jobs.archive.rewriting import ArchiveForgetting
 from spark_jobs.archive.tasks import StartContext
+from spark_jobs.connectors.archive_files import ArchiveFolder
 from spark_jobs.connectors.session import context_on_demand
-from spark_jobs.sources.archive_files import ArchiveFolder
 
 REMAINS = """\
 Still there, until it is removed as docs/runbooks/forget.md says:

@@ -17,7 +17,7 @@ from include.gateway.counters import Counters
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.ports import Failure, FallbackStore, Producer, Record, StoreUnavailable, Waiting
 from include.gateway.supervision import Action, rule_for
-from include.runtime.spans import Tracer, batch_span, messaging
+from include.runtime.spans import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -319,19 +319,13 @@ class Drain:
             if not held or (row.record.topic, row.record.key) not in held:
                 batch.acknowledged.append(row.id)
             # else an earlier record of the key failed: this one is sent again after it, to keep the order
-        self._trace(rows, batch, began_ns)
+        if self._tracer is not None:
+            topics = ",".join(sorted({row.record.topic for row in rows}))
+            headers = (row.record.header(TRACEPARENT) for row in rows)
+            acknowledged = {"pipeline.acknowledged": len(batch.acknowledged)}
+            self._tracer.record_batch("replay", "send", topics, len(rows), headers, began_ns, **acknowledged)
         # another cluster may have acknowledged these: they are sent again, in order, once the own cluster answers
         return batch if self._home.is_trusted else _Sent(has_failed=True)
-
-    def _trace(self, rows: Sequence[Waiting], batch: _Sent, began_ns: int) -> None:
-        if self._tracer is None:
-            return
-        headers = (row.record.header(TRACEPARENT) for row in rows)
-        attributes = messaging(",".join(sorted({row.record.topic for row in rows})), "send", len(rows))
-        attributes["pipeline.acknowledged"] = len(batch.acknowledged)
-        span = batch_span("replay", "producer", headers, began_ns, time.time_ns(), attributes)
-        if span is not None:
-            self._tracer.record(span)
 
     async def _ack(self) -> None:
         done, self._unacked = self._unacked, _Sent()

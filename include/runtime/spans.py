@@ -1,6 +1,7 @@
 """Spans of traces, and the port of the adapter that sends them (`include.runtime.tracing`)."""
 
 import random
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
@@ -9,6 +10,7 @@ from include.contracts.headers import SAMPLED, TraceContext, parse
 MAX_LINKS = 128  # the SDK's own limit
 
 Kind = Literal["server", "producer", "consumer", "internal"]
+Operation = Literal["process", "send"]
 Attributes = Mapping[str, str | int]
 
 
@@ -36,6 +38,20 @@ class Tracer(Protocol):
     def record(self, span: Span) -> None:
         """Queue a span, whose context must be sampled. Never blocks and never raises; a full queue drops spans."""
         ...
+
+    def record_batch(
+        self, name: str, operation: Operation, topic: str, count: int, headers: Iterable[bytes | None], began_ns: int,
+        **attributes: str | int,
+    ) -> None:  # fmt: skip
+        """Queue the span of a batch of `count` records that ends now, a trace of its own with links to the records'.
+
+        `headers` are the records' values of `traceparent`. There is no span if none of them is recorded.
+        """
+        links = links_of(headers)
+        if links:
+            kind: Kind = "consumer" if operation == "process" else "producer"
+            found = {**messaging(topic, operation, count), **attributes}
+            self.record(Span(name, kind, new_trace(), None, began_ns, time.time_ns(), found, links))
 
     def close(self) -> None:
         """Send the queued spans, for a few seconds at most. Blocks."""
@@ -71,18 +87,7 @@ def links_of(headers: Iterable[bytes | None]) -> list[TraceContext]:
     return list(found)
 
 
-def batch_span(
-    name: str, kind: Kind, headers: Iterable[bytes | None], began_ns: int, ended_ns: int, attributes: Attributes
-) -> Span | None:
-    """Return the span of a batch of records with these values of `traceparent`, a trace of its own with links.
-
-    None if no record belongs to a trace that is recorded.
-    """
-    links = links_of(headers)
-    return Span(name, kind, new_trace(), None, began_ns, ended_ns, attributes, links) if links else None
-
-
-def messaging(topic: str, operation: str, count: int) -> dict[str, str | int]:
+def messaging(topic: str, operation: Operation, count: int) -> dict[str, str | int]:
     """Return the attributes of a span about records of a topic, by OpenTelemetry's names."""
     return {
         "messaging.system": "kafka",

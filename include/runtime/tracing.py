@@ -27,7 +27,7 @@ def tracer_of(settings: TracingSettings, service: str) -> Tracer | None:
     return OtlpTracer(service, settings.headers) if settings.is_on else None
 
 
-class OtlpTracer:
+class OtlpTracer(Tracer):
     """Implements `include.runtime.spans.Tracer`. Thread-safe.
 
     The SDK's span begins when it has ended: most requests are not sampled, and need nothing but their ids.

@@ -16,10 +16,19 @@ from include.archive.store import ArchivedFile, Kind
 from include.contracts.definition import Definition
 from include.contracts.errors import Retryable
 from include.runtime.kafka_connection import KafkaConnection
+from spark_jobs.connectors.archive_files import ArchiveDamaged, ArchiveFolder, FileWriter, Origin
 from spark_jobs.connectors.failures import TASK_ERRORS, task_error
-from spark_jobs.sources.archive_files import ArchiveDamaged, ArchiveFolder, FileWriter, Origin
-from spark_jobs.sources.dated_rows import DATED_COORDINATES, DAY, ID, RECORDS, DatedRows, VersionRows, of_no_day, places
-from spark_jobs.sources.splits import TopicSplit, read_split
+from spark_jobs.connectors.splits import TopicSplit, read_split
+from spark_jobs.decoding.dated_rows import (
+    DATED_COORDINATES,
+    DAY,
+    ID,
+    RECORDS,
+    DatedRows,
+    VersionRows,
+    of_no_day,
+    places,
+)
 
 BUFFERED_BYTES = 64 << 20  # with more than this the buffers are flushed, as one row group per file
 MAX_DAYS = 40  # open files per task; records of further days go into the file of those without a day

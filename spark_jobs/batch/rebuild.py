@@ -1,18 +1,23 @@
 """Rebuilds one day from the raw topics up to a cut: reads, chooses, loads. Publishing is a separate step.
 
 Spark shuffles Arrow tables between the tasks and retries failed tasks; neither the JVM nor Python handles single rows.
-Boards stay in the bucket of their id, with their texts; versions of members are sent to the buckets that need them. So
-a member with many boards does not cause skew.
+Records of the stream stay in the bucket of their key, with their texts; versions of the table are sent to the buckets
+that need them. So a row of the table with many records does not cause skew.
 
-The driver reads members at the same time. They are needed last, so Spark reads and chooses boards without them.
+The driver reads the table at the same time. It is needed last, so Spark reads and chooses records without it.
 """
 
 import dataclasses
 import gc
 import logging
+import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark import RDD, Accumulator, SparkContext
@@ -21,24 +26,147 @@ from include.archive.store import ArchiveStore
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.definition import Definition
-from include.contracts.errors import MissingRange, Retryable
+from include.contracts.errors import DatabaseUnavailable, MissingRange, Retryable
 from include.database.generation_store import Built, Counts, GenerationStore
+from include.database.named import query
 from include.database.schema_revision import require_zone
+from include.database.sessions import KeptConnection
 from include.gateway.fallback.cluster_file import require_own_cluster
 from include.kafka.offsets import OffsetReader
 from include.runtime.failpoints import failpoint
+from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import DatabaseSettings, Settings
 from spark_jobs.batch import tasks
-from spark_jobs.batch.blobs import Blob, Kind, identity_partitioner, packed, steps
-from spark_jobs.batch.rebuild_progress import RebuildProgress
-from spark_jobs.batch.table_preload import MemberPreload, PreloadedMembers
+from spark_jobs.batch.sources import ArchiveSource, Known, Sources, Taken, archive_sources, refuse_lost_range
+from spark_jobs.batch.tasks import Blob, Kind, identity_partitioner, packed, steps
+from spark_jobs.connectors.archive_files import ArchiveFolder
 from spark_jobs.connectors.failures import TASK_ERRORS, task_error
-from spark_jobs.sources.archive_files import ArchiveFolder
-from spark_jobs.sources.archive_source import ArchiveSource, archive_sources
-from spark_jobs.sources.inputs import Known, Sources, Taken, refuse_lost_range
-from spark_jobs.sources.splits import ColumnsFile, Split, TopicSplit
+from spark_jobs.connectors.splits import ColumnsFile, Split, TopicSplit, read_topic
+from spark_jobs.decoding.arrow import RawColumns, table_schema
 
 log = logging.getLogger(__name__)
+
+EVERY_S = 1.0
+Phase = Literal["reading", "loading", "finishing", "built", "failed"]
+_LONGEST_ERROR = 2_000
+
+
+class RebuildProgress:
+    """Updates the row from a thread of its own while `running`, so the load never waits for it."""
+
+    def __init__(
+        self, database: DatabaseSettings, generation_id: int, day: Day, records_read: Callable[[], int]
+    ) -> None:
+        """`records_read` returns the number of records that tasks have read so far."""
+        self._connection = KeptConnection(database, "batch", f"rebuild progress {day}")
+        self._generation_id = generation_id
+        self._day = day
+        self._records_read = records_read
+        self._phase: Phase = "reading"
+        self._logged: tuple[int, ...] = ()
+        self._ended = threading.Event()
+
+    @contextmanager
+    def running(self, run_id: str, source: str, records_total: int, parts_total: int) -> Iterator["RebuildProgress"]:
+        """Insert the row, and update it until the end of the block: then to `built`, or to `failed` with the error."""
+        where = {"generation_id": self._generation_id, "day": self._day.date, "run_id": run_id, "source": source,
+                 "host": socket.gethostname(), "records_total": records_total, "parts_total": parts_total}  # fmt: skip
+        with self._connection.transaction() as cursor:
+            cursor.execute(query("fail_lost_rebuild_runs", cursor), where)
+            cursor.execute(query("insert_rebuild_run", cursor), where)
+        thread = threading.Thread(target=self._follow, name="rebuild-progress", daemon=True)
+        thread.start()
+        try:
+            yield self
+        except BaseException as exc:
+            self._end(thread, "failed", f"{type(exc).__name__}: {exc}"[:_LONGEST_ERROR])
+            raise
+        else:
+            self._end(thread, "built", None)
+        finally:
+            self._connection.close()
+
+    def enter(self, phase: Phase) -> None:
+        """Set the present phase."""
+        self._phase = phase
+
+    def _follow(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            self._save(self._phase, None)
+
+    def _end(self, thread: threading.Thread, phase: Phase, error: str | None) -> None:
+        self._ended.set()
+        thread.join()
+        self._save(phase, error)
+
+    def _save(self, phase: Phase, error: str | None) -> None:
+        values = {"generation_id": self._generation_id, "phase": phase, "records_read": self._records_read(),
+                  "error": error}  # fmt: skip
+        try:
+            with self._connection.transaction() as cursor:
+                cursor.execute(query("update_rebuild_run", cursor), values)
+                counts = cursor.fetchone()
+        except DatabaseUnavailable as exc:
+            log.warning("day %s: the rebuild's progress is not saved: %s", self._day, exc)
+            return
+        if counts is not None and counts != self._logged:
+            self._logged = counts
+            log.info("day %s: generation %d, %s: %d of %d records read, %d of %d parts loaded, %d rows", self._day,
+                     self._generation_id, phase, *counts)  # fmt: skip
+
+
+MAX_RECORDS = 500_000  # about 50 MB of columns, in the memory of every worker
+
+
+@dataclass(frozen=True)
+class PreloadedVersions:
+    """Versions with the columns of `table_schema`, and the number of records they were read from."""
+
+    versions: Sequence[pa.Table] = ()
+    records: int = 0
+
+
+class VersionPreload:
+    """Reads splits of the table's topic in a thread, up to `MAX_RECORDS` records."""
+
+    def __init__(
+        self, splits: Sequence[Split], definition: Definition, kafka: KafkaConnection, store: GenerationStore
+    ) -> None:
+        self._definition = definition
+        self._kafka = kafka
+        self._store = store
+        mine: list[TopicSplit] = []
+        self.left: list[Split] = []  # for the tasks to read
+        room = MAX_RECORDS
+        for split in splits:
+            if isinstance(split, TopicSplit) and split.end - split.start <= room:
+                mine.append(split)
+                room -= split.end - split.start
+            else:
+                self.left.append(split)
+        executor = ThreadPoolExecutor(1, "table-preload")
+        self._preload: Future[PreloadedVersions] = executor.submit(self._read, mine)
+        executor.shutdown(wait=False)
+
+    def result(self) -> PreloadedVersions:
+        """Return the versions. Blocks until they are read; raises the errors of `read_topic`."""
+        return self._preload.result()
+
+    def _read(self, splits: Sequence[TopicSplit]) -> PreloadedVersions:
+        schema = table_schema(self._definition)
+        columns = RawColumns(self._definition.table, schema.names)
+        found: list[pa.Table] = []
+        records_read = 0
+        gc.disable()  # records are tuples without reference cycles; the tasks disable it too
+        try:
+            for records in read_topic(splits, self._kafka, all_headers=False):
+                versions, rejects = columns.read(records)
+                self._store.save_rejects(rejects)
+                found.append(versions.select(schema.names))
+                records_read += records.num_rows
+        finally:
+            gc.enable()
+        return PreloadedVersions(found, records_read)
 
 
 def map_some_partitions(
@@ -71,7 +199,7 @@ def rebuild_day(
 ) -> Built:  # fmt: skip
     """Build a generation of the day; `start_context` is called once the sources are known.
 
-    With `from_archive` the boards are read from the archive even if the topic still holds the day.
+    With `from_archive` the stream is read from the archive even if the topic still holds the day.
 
     Raises DayNotOver, ConfigurationError, ForeignCluster, ArchiveDamaged, DayBusy, MissingRange, TopicChanged,
     BrokerUnavailable, DatabaseUnavailable, StaleRun, TaskFailed.
@@ -94,14 +222,14 @@ def rebuild_day(
                 offset_reader, day, definition, settings.kafka.retention_days, SystemClock().now(),
                 lambda: _known(store, day, definition, topic_ids), archive, from_archive,
             )  # fmt: skip
-            if found.kind == "archive" or found.member_files:
+            if found.kind == "archive" or found.table_files:
                 folder.require_shared(settings.spark.master)
             return dataclasses.replace(found, topic_ids=topic_ids)
 
         def build_of(found: Sources) -> Built:
-            members = MemberPreload(found.members, definition, settings.kafka.connection, store)
-            found = dataclasses.replace(found, members=tuple(members.left))
-            return build(start_context(), settings, definition, day, run_id, reason, found, preloaded=members.result)
+            preload = VersionPreload(found.table, definition, settings.kafka.connection, store)
+            found = dataclasses.replace(found, table=tuple(preload.left))
+            return build(start_context(), settings, definition, day, run_id, reason, found, preloaded=preload.result)
 
         found = sources(from_archive)
         try:
@@ -119,17 +247,17 @@ def rebuild_day(
 
 def _known(store: GenerationStore, day: Day, definition: Definition, topic_ids: Mapping[str, str]) -> Known:
     topic = definition.stream.name
-    boards, details = store.known_offsets(day, topic)
+    of_stream, of_output = store.known_offsets(day, topic)
     taken = store.taken_offsets(topic, topic_ids[topic])
     replaced = store.replaced_until(topic_ids[definition.output.name])
-    return Known(boards, details, {partition: Taken(*each) for partition, each in taken.items()}, replaced)
+    return Known(of_stream, of_output, {partition: Taken(*each) for partition, each in taken.items()}, replaced)
 
 
 def build(
     context: SparkContext, settings: Settings, definition: Definition, day: Day, run_id: str, reason: str | None,
-    found: Sources, buckets: int | None = None, preloaded: Callable[[], PreloadedMembers] = PreloadedMembers,
+    found: Sources, buckets: int | None = None, preloaded: Callable[[], PreloadedVersions] = PreloadedVersions,
 ) -> Built:  # fmt: skip
-    """Build a generation from these sources and the members that `preloaded` returns; the caller holds the day's lock.
+    """Build a generation from these sources and the versions that `preloaded` returns; the caller holds the day's lock.
 
     The number of buckets (by default, as many as the records need) bounds a task's memory. The result does not depend
     on it. Raises TaskFailed, MissingRange if retention overtook the reading, TopicChanged.
@@ -142,7 +270,7 @@ def build(
     log.info("day %s: generation %d, run %s: up to %d records from the %s, %d parts", day, generation_id, run_id,
              found.records, found.kind, buckets)  # fmt: skip
     # `forgotten` after `begin`: forgetting a key saves it, and then looks for builds, so one of the two sees the other
-    rebuild = tasks.RebuildContext(definition, day, generation_id, buckets, bool(found.members or found.member_files),
+    rebuild = tasks.RebuildContext(definition, day, generation_id, buckets, bool(found.table or found.table_files),
                       _of_tasks(settings.database), settings.kafka.connection, store.forgotten())  # fmt: skip
     records_read = context.accumulator(0)
     progress = RebuildProgress(settings.database, generation_id, day, lambda: records_read.value)
@@ -158,7 +286,7 @@ def build(
         failpoint("rebuild.before_finish")
         built = store.finish(generation_id, day, counts)
         failpoint("rebuild.after_finish")
-    log.info("day %s: generation %d has %d rows of %d boards, %d pending, %d rejected, hash %s", day, generation_id,
+    log.info("day %s: generation %d has %d rows of %d records, %d pending, %d rejected, hash %s", day, generation_id,
              built.row_count, counts.raw_distinct, counts.pending, counts.rejected, built.content_hash)  # fmt: skip
     return built
 
@@ -170,7 +298,7 @@ def buckets_for(records: int, rows_per_task: int, cores: int) -> int:
 
 def _run(
     context: SparkContext, pieces: Sequence[Sequence[Piece]], rebuild: tasks.RebuildContext,
-    records_read: "Accumulator[int]", preloaded: Callable[[], PreloadedMembers],
+    records_read: "Accumulator[int]", preloaded: Callable[[], PreloadedVersions],
 ) -> Counts:  # fmt: skip
     def read(given: Iterable[Sequence[Piece]]) -> Iterator[Blob]:
         gc.disable()  # records are tuples without reference cycles, and looking for cycles takes a third of the time
@@ -191,12 +319,12 @@ def _run(
     raw = context.parallelize(pieces, len(pieces)).mapPartitions(read).partitionBy(partitions, identity_partitioner)
     chosen = map_some_partitions(raw, deciding, choose).partitionBy(partitions, identity_partitioner)
     compute_shuffle(chosen)
-    preloaded_members = preloaded()
-    records_read.add(preloaded_members.records)
-    # broadcast, not shuffled: a shuffle would have to read the members once more
-    held = context.broadcast(_in_one(preloaded_members, rebuild))
+    preloaded_versions = preloaded()
+    records_read.add(preloaded_versions.records)
+    # broadcast, not shuffled: a shuffle would have to read the table once more
+    held = context.broadcast(_in_one(preloaded_versions, rebuild))
     both = raw.union(chosen)  # keeps the partitions: the partitioner of both is the same
-    if rebuild.reads_members:
+    if rebuild.reads_table:
         found = map_some_partitions(both, finding, find).partitionBy(partitions, identity_partitioner)
         both = both.union(found)
     counts: list[Counts] = map_some_partitions(both, loading, load).collect()
@@ -204,15 +332,15 @@ def _run(
     return reduce(Counts.__add__, counts)
 
 
-def _in_one(preloaded: PreloadedMembers, rebuild: tasks.RebuildContext) -> list[bytes]:
-    versions = pa.concat_tables([rebuild.schemas[Kind.MEMBERS].empty_table(), *preloaded.versions])
+def _in_one(preloaded: PreloadedVersions, rebuild: tasks.RebuildContext) -> list[bytes]:
+    versions = pa.concat_tables([rebuild.schemas[Kind.TABLE].empty_table(), *preloaded.versions])
     return [packed(rows) for rows in versions.combine_chunks().to_batches()]
 
 
 def _pieces(found: Sources) -> list[list[Piece]]:
     """Return the pieces that each task reads: large ones alone, small ones grouped."""
     together: list[list[Piece]] = []
-    for group in (found.boards, found.members, found.details):
+    for group in (found.stream, found.table, found.output):
         size = TASK_RECORDS
         for split in group:
             records = split.end - split.start if isinstance(split, TopicSplit) else TASK_RECORDS
@@ -221,7 +349,7 @@ def _pieces(found: Sources) -> list[list[Piece]]:
                 size = 0
             together[-1].append(split)
             size += records
-    together += [[file] for file in (*found.member_files, *found.place_files)]
+    together += [[file] for file in (*found.table_files, *found.output_files)]
     return together or [[]]
 
 

@@ -1,8 +1,4 @@
-"""The driver of the speed layer: its lease, Spark session, queries, periodic work and monitoring.
-
-A driver waits as a standby while another one holds the lease. Otherwise a broken driver that its supervisor restarts
-would supersede a working one each time.
-"""
+"""The driver of the speed layer: its lease, Spark session, queries, periodic work and monitoring."""
 
 import gc
 import itertools
@@ -10,7 +6,6 @@ import logging
 import math
 import shutil
 import threading
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -21,7 +16,7 @@ from pyspark.sql import SparkSession
 from include.contracts.clock import ClockSteps, SystemClock
 from include.contracts.definition import Definition
 from include.contracts.errors import ConfigurationError, Retryable, Transient
-from include.database.driver_lease import DriverLease, Holder, LeaseTaken
+from include.database.driver_lease import DriverLease, LeaseTaken
 from include.database.offset_ledger import OffsetLedger
 from include.database.schema_revision import require_schema, require_zone
 from include.database.stream_progress import StreamProgressStore
@@ -30,66 +25,15 @@ from include.runtime.lineage import lineage_of, stream_job
 from include.runtime.settings import Settings
 from include.runtime.tracing import tracer_of
 from spark_jobs.connectors.session import STREAM_CONFIGURATION, connector_jars, open_session
-from spark_jobs.speed.driver_state import DriverState, Query, topics_of
-from spark_jobs.speed.driver_view import LONGEST_SILENCE_S
-from spark_jobs.speed.join_query import JoinQuery
-from spark_jobs.speed.monitor import Monitor
+from spark_jobs.speed.health.monitor import Monitor
+from spark_jobs.speed.health.report import LONGEST_SILENCE_S
+from spark_jobs.speed.health.state import DriverState, Query, topics_of
+from spark_jobs.speed.health.watchdog import Chores, Watchdog
+from spark_jobs.speed.join import JoinQuery
 from spark_jobs.speed.pending_store import PendingStore
 from spark_jobs.speed.serve import ServeQuery
+from spark_jobs.speed.standby import Presence, is_gone, wait_for_turn
 from spark_jobs.speed.stream_query import RARELY, DriverContext, StreamQuery, folder_of
-from spark_jobs.speed.watchdog import Chores, Presence, Watchdog, is_gone
-
-log = logging.getLogger(__name__)
-
-
-SILENT_S = 15.0
-LOOK_S = 1.0
-
-
-def wait_for_turn(
-    lease: DriverLease,
-    is_gone: Callable[[str], bool],
-    stop: threading.Event,
-    tell: Callable[[str], None] = lambda _: None,
-) -> dict[str, int] | None:
-    """Wait until no other driver leads one of the queries. Returns the last epoch of each; 0 if none ever led it.
-
-    A driver leads until it releases the lease, has ended on this machine, or its heartbeat has not changed for 15 s.
-    Only time in which PostgreSQL responds counts, because no driver can write heartbeats during an outage. `tell` is
-    called with the reason for waiting. Returns None once `stop` is set.
-    """
-    seen: dict[str, tuple[Holder, float]] = {}  # the last sign of life, and when it was read first
-    while not stop.is_set():
-        try:
-            holders = lease.holders()
-        except Transient as exc:
-            log.warning("standing by; the other driver's heartbeat cannot be read: %s", exc)
-            tell(f"standing by: {exc}")
-            seen.clear()
-        else:
-            leading = [name for name, holder in holders.items() if not (holder.has_ended or is_gone(holder.driver_id))]
-            silent = [name for name in leading if _is_silent(name, holders[name], seen, tell)]
-            if silent == leading:
-                for name in leading:
-                    log.warning(
-                        "driver %s on %s is silent for %.0f s; taking over %s", *holders[name][1:3], SILENT_S, name
-                    )
-                return {name: holders[name].epoch if name in holders else 0 for name in lease.queries}
-        stop.wait(LOOK_S)
-    return None
-
-
-def _is_silent(query: str, holder: Holder, seen: dict[str, tuple[Holder, float]], tell: Callable[[str], None]) -> bool:
-    """True if the query's driver has given no heartbeat for too long."""
-    before = seen.get(query)
-    if before is None or before[0].seen_at != holder.seen_at:
-        if before is None:
-            log.warning("standing by: driver %s on %s runs %s; --take-over supersedes it", *holder[1:3], query)
-            tell(f"standing by: driver {holder.driver_id} on {holder.host} runs {query}")
-        seen[query] = holder, time.monotonic()
-        return False
-    return time.monotonic() - before[1] > SILENT_S
-
 
 log = logging.getLogger("stream")
 
@@ -98,9 +42,9 @@ QUERIES: Mapping[Query, type[StreamQuery]] = {"join": JoinQuery, "serve": ServeQ
 TICK_S = 1.0
 LONGEST_SET_BACK_S = 60.0  # a trigger waits for so long; a restart takes as long
 OPENING_S = 600.0  # to start the Spark session
-LOADING_S = 3600.0  # to load the member table and run the first batches
+LOADING_S = 3600.0  # to load the table and run the first batches
 CLOSING_S = 120.0
-LONGEST_CHORE_S = 900.0  # a chore may wait for a batch of the join, or resolve many pending boards
+LONGEST_CHORE_S = 900.0  # a chore may wait for a batch of the join, or resolve many pending records
 
 
 class ClockSetBack(Retryable):
@@ -141,10 +85,8 @@ class Driver:
         self._queries = [QUERIES[name](self._context, definition) for name in names]
         self._port = stream.serve_metrics_port if list(names) == ["serve"] else stream.metrics_port
         topics = {name: topic for name, topic in topics_of(definition).items() if name in names}
-        self._monitor = Monitor(
-            self._progress, self._state, offset_reader, self._lease, topics, definition.table.name,
-            stream.metrics_host, self._port,
-        )  # fmt: skip
+        address = stream.metrics_host, self._port
+        self._monitor = Monitor(self._context, self._progress, topics, definition.table.name, address)
         self._watchdog = Watchdog()
         self._is_starting = True  # afterwards the main loop does not wait for servers
         self._loop = self._watchdog.pulse(

@@ -9,20 +9,16 @@ Steps are saved before they start (`StreamTrials`), so that a step that kills th
 import json
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from include.contracts.errors import RecordsRefused, Retryable
 from include.contracts.offsets import OffsetRange, Offsets
-from include.contracts.validation import Reject
 from include.database.driver_lease import DriverLease
 from include.database.named import query
 from include.database.sessions import KeptConnection
-from include.kafka.offsets import OffsetReader
-from include.kafka.topic_tail import read_as_rejects
 from include.runtime.settings import DatabaseSettings
-from spark_jobs.connectors.failures import cause_of, is_passing
-from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.connectors.failures import cause_of
 
 log = logging.getLogger(__name__)
 
@@ -251,52 +247,6 @@ def reason_of_reject(topic: str, partition: int, offset: int, cause: str) -> str
     """Return the reason of a reject whose record keeps its contract but cannot be processed."""
     remedy = "find the error in the stream's log; when its cause is mended, send the record again"
     return f"/: {topic}/{partition}/{offset} cannot be taken: {cause}; {remedy}"
-
-
-class Isolations:
-    """Creates isolations for the queries of one driver."""
-
-    def __init__(
-        self, offset_reader: OffsetReader, lease: DriverLease, state: DriverState, stop: threading.Event,
-        wait_out: Callable[[Callable[[], Any]], Any],
-    ) -> None:  # fmt: skip
-        """`wait_out` retries a call while a server is down."""
-        self._offset_reader = offset_reader
-        self._lease = lease
-        self._state = state
-        self._stop = stop
-        self._wait_out = wait_out
-
-    def of_topic(
-        self,
-        trials: StreamTrials,
-        topic: str,
-        take: Callable[[OffsetRange], object],
-        reject: Callable[[Sequence[Reject], Offsets], object],
-    ) -> Isolation[OffsetRange]:
-        """Return the isolation of a query over its topic. `reject` saves rejects and advances the query to the ends."""
-
-        def reject_step(step: OffsetRange, reason: str) -> None:
-            rejected = [
-                each._replace(reason=reason_of_reject(topic, each.partition, each.offset, reason))
-                for each in read_as_rejects(self._offset_reader.kafka, topic, step, reason)
-            ]
-            for each in rejected:
-                log.error("%s/%d/%d becomes a reject: %s", topic, each.partition, each.offset, reason)
-            reject(rejected, step.end)
-            self._state.add_count("isolated", len(rejected))
-
-        return self.of(trials, topic, take, reject_step)
-
-    def of(self, trials: StreamTrials, topic: str, take: Callable[[Any], object],
-           reject: Callable[[Any, str], None]) -> Isolation[Any]:  # fmt: skip
-        """Return an isolation over batches of any type with records of the topic."""
-
-        def probe() -> None:
-            self._lease.check()  # also fails if PostgreSQL is down
-            self._offset_reader.ends(topic)
-
-        return Isolation(trials, take, reject, is_passing, probe, self._stop, self._wait_out)
 
 
 def first_batch(start: Offsets, ends: Offsets, most: int) -> OffsetRange:

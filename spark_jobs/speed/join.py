@@ -1,17 +1,22 @@
-"""The join query: writes boards with their authors to the topic board-detail, at least once."""
+"""The join query: joins the stream with the table and writes to the output topic, at least once.
+
+With the site's pipeline, it writes boards with their authors to the topic board-detail.
+"""
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.query import StreamingQuery
 
 from include.contracts import headers as h
 from include.contracts.clock import instant_of
@@ -20,46 +25,40 @@ from include.contracts.definition import Definition
 from include.contracts.errors import DatabaseUnavailable
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.validation import Reject
-from include.database.driver_lease import DriverLease
-from include.database.offset_ledger import OffsetLedger
+from include.kafka.topic_tail import TopicTail
 from include.runtime.failpoints import failpoint, failpoint_records
-from include.runtime.kafka_connection import KafkaConnection
-from include.runtime.retry import NO_LIMIT, retry_transient
-from include.runtime.spans import MAX_LINKS, Tracer, batch_span, messaging
-from spark_jobs.connectors.kafka import write_records
-from spark_jobs.decoding.decode import RECORD, decode, timestamp_of
-from spark_jobs.decoding.record_decoder import TableRow, plain_value
-from spark_jobs.decoding.slow_path import read_slow_path
-from spark_jobs.joining.details import day_of, to_records
-from spark_jobs.joining.join_rule import board_details_of_newest
-from spark_jobs.speed.driver_state import Batch, DriverState
+from include.runtime.spans import MAX_LINKS
+from spark_jobs.connectors.kafka import pages, read_range, write_records
+from spark_jobs.decoding.reference import TableRow, plain_value, read_slow_path
+from spark_jobs.decoding.spark import RECORD, day_of, decode, timestamp_of, to_records
+from spark_jobs.joining import details_of_newest
+from spark_jobs.speed.health.state import Batch, Query
 from spark_jobs.speed.isolation import Isolation, reason_of_reject
-from spark_jobs.speed.pages import pages
 from spark_jobs.speed.pending_store import (
     Coordinates,
     PendingBatch,
     PendingPages,
     PendingRecord,
-    PendingStore,
     StoredRecord,
 )
-from spark_jobs.speed.table_state import TableState
+from spark_jobs.speed.positions import refuse_replaced_table
+from spark_jobs.speed.stream_query import STEP, DriverContext, StreamQuery
+from spark_jobs.speed.table_state import TablePreload, TableState
 
 log = logging.getLogger(__name__)
 
 
-CONSUMER = "join"
+CONSUMER: Query = "join"
 
 
 class JoinProgress:
     """Advances the join's ledger. While the database is down the join goes on, and the ledger is advanced later.
 
-    If the driver ends before that, the next one sends the boards since then again; they are counted as duplicates.
+    If the driver ends before that, the next one sends the records since then again; they are counted as duplicates.
     """
 
-    def __init__(self, ledger: OffsetLedger, lease: DriverLease, topic: str, topic_id: str, start: Offsets) -> None:
-        self._ledger = ledger
-        self._lease = lease
+    def __init__(self, context: DriverContext, topic: str, topic_id: str, start: Offsets) -> None:
+        self._context = context
         self._topic = topic
         self._topic_id = topic_id
         self._at = dict(start)
@@ -67,7 +66,7 @@ class JoinProgress:
         self._lock = threading.Lock()
 
     def set_progress(self, ends: Offsets) -> None:
-        """Set the ledger to these offsets: the boards before them were sent, saved as pending, or rejected.
+        """Set the ledger to these offsets: the records before them were sent, saved as pending, or rejected.
 
         If the database is down, `catch_up` does it later. Raises LedgerConflict, DriverSuperseded.
         """
@@ -76,12 +75,13 @@ class JoinProgress:
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Advance the ledger if that failed before. Called regularly: no board may arrive for long after an outage."""
+        """Advance the ledger if that failed before. Called regularly: no record may arrive for long after an outage."""
         with self._lock:
             if self._due is None:
                 return
+            ledger, lease = self._context.ledger, self._context.lease
             try:
-                moved = self._ledger.advance(CONSUMER, self._topic, self._topic_id, self._at, self._due, self._lease)
+                moved = ledger.advance(CONSUMER, self._topic, self._topic_id, self._at, self._due, lease)
             except DatabaseUnavailable as exc:
                 log.warning("the ledger will be advanced later: %s", exc)
                 return
@@ -89,46 +89,39 @@ class JoinProgress:
             self._due = None
 
 
-class StreamTableJoin:
-    """Joins batches of boards with the member table, and pending boards once their member is known.
+def keep_rejects(context: DriverContext, rejected: Sequence[Reject]) -> None:
+    """Save rejects as they are found; one that is saved already is not changed. Blocks while PostgreSQL is down."""
+    if rejected:
+        context.retry(lambda: context.store.save_rejects(rejected, rejected_by=CONSUMER), CONSUMER)
+        context.state.add_count("rejects", len(rejected))
+        log.warning("%d records rejected; the reasons are in table reject", len(rejected))
 
-    A batch is one Spark job: read, decode, join, send. An observation counts the boards that could not be sent; only if
-    there are any, a second job collects them.
+
+class StreamTableJoin:
+    """Joins batches of the stream with the table, and pending records once the table has their key.
+
+    A batch is one Spark job: read, decode, join, send. An observation counts the records that could not be sent; only
+    if there are any, a second job collects them.
     """
 
     def __init__(
         self,
-        session: SparkSession,
-        members: TableState,
-        store: PendingStore,
-        lease: DriverLease,
+        context: DriverContext,
         definition: Definition,
-        kafka: KafkaConnection,
-        timezone: str,
-        state: DriverState,
-        stop: threading.Event,
+        session: SparkSession,
+        table: TableState,
         read: Callable[[OffsetRange], DataFrame],
-        keep_rejects: Callable[[Sequence[Reject]], None],
-        max_bytes: int,
-        tracer: Tracer | None = None,
     ) -> None:
-        """`read` returns the records of a range of the topic; at most `max_bytes` are in the driver at once."""
-        self._session = session
-        self._members = members
-        self._store = store
-        self._lease = lease
+        """`read` returns the records of a range of the topic."""
+        self._context = context
         self._definition = definition
+        self._session = session
+        self._table = table
         self._stream = definition.stream
-        self._kafka = kafka
-        self._timezone = timezone
-        self._state = state
-        self._stop = stop
         self._read = read
-        self._max_bytes = max_bytes
-        self._tracer = tracer
-        self._keep_rejects = keep_rejects
+        self._max_bytes = context.settings.stream.max_batch_bytes  # of records in the driver at once
         self._lock = threading.Lock()
-        self._pending = PendingPages(store, members.known, max_bytes)
+        self._pending = PendingPages(context.store, table.known, self._max_bytes)
         self._resolved = 0
         self._join_column = self._stream.field(definition.join_field).column
         self._key_column = self._stream.field(self._stream.key_field).column
@@ -138,26 +131,26 @@ class StreamTableJoin:
         """Decode records of the source for `process`. It is a part of the streaming query's own plan."""
         return decode(records, self._stream, traced=True).drop("replayed", "accepted_at")
 
-    def process(self, boards: DataFrame, range_: OffsetRange, batch_id: int, progress: JoinProgress) -> None:
-        """Process the boards of a range.
+    def process(self, records: DataFrame, range_: OffsetRange, batch_id: int, progress: JoinProgress) -> None:
+        """Process the records of a range.
 
-        Boards are sent before progress is recorded: a crash in between sends them again and never loses them.
+        Records are sent before progress is recorded: a crash in between sends them again and never loses them.
         """
         started, began_ns = time.monotonic(), time.time_ns()
         failpoint_records("join.records", lambda topic, *at: topic == self._stream.name and range_.holds(*at))
         with self._lock:
-            # the boards' offsets are fixed; members are read to their end afterwards, so that none is missed
+            # the records' offsets are fixed; the table is read to its end afterwards, so that no row is missed
             self._refresh()
             refreshed = time.monotonic()
-            sent = self._send(boards)
+            sent = self._send(records)
             done = time.monotonic()
             self._write_unsent(sent, range_, batch_id)
             saved = time.monotonic()
         failpoint("join.before_ledger")
         progress.set_progress(range_.end)
-        self._state.set_position(self._stream.name, range_.end)
+        self._context.state.set_position(self._stream.name, range_.end)
         phases = {
-            "members": refreshed - started,
+            "refresh": refreshed - started,
             "send": done - refreshed,
             "write_unsent": saved - done,
             "ledger": time.monotonic() - saved,
@@ -165,32 +158,32 @@ class StreamTableJoin:
         rows = sent.counts["sent"] + sent.counts["pending"] + sent.counts["slow_path"]
         newest_ms = sent.counts["newest_ms"]
         newest_at = None if newest_ms is None else instant_of(newest_ms * 1000)
-        self._state.record_batch("join", Batch(batch_id, rows, phases, newest_at))
+        self._context.state.record_batch(CONSUMER, Batch(batch_id, rows, phases, newest_at))
         self._trace(rows, sent.counts.get("traces", "").split(","), began_ns)
 
     def resolve_pending(self, take: Callable[[PendingBatch], object]) -> int:
-        """Send one page of the pending boards whose member is known by now; returns the number of boards sent.
+        """Send one page of the pending records whose key is known by now; returns the number of records sent.
 
-        Each call handles one page, so that a waiting batch can run in between. 0 means that no board is left, or that
+        Each call handles one page, so that a waiting batch can run in between. 0 means that no record is left, or that
         none in the page was sent. `take` calls `resolve` and handles its failures.
         """
         with self._lock:
             self._refresh()
             if self._pending.is_done:
                 return 0
-            boards = self._pending.next()
-            if not boards:
+            records = self._pending.next()
+            if not records:
                 return 0
             before = self._resolved
-            take(PendingBatch(boards))
+            take(PendingBatch(records))
             self._pending.taken()
             return self._resolved - before
 
     def resume_pending(self, isolation: Isolation[PendingBatch]) -> None:
-        """Process the pending boards that the last driver was sending when it ended."""
+        """Process the pending records that the last driver was sending when it ended."""
         trial = isolation.load()
         if trial is not None and trial.at:
-            batch = PendingBatch(self._store.pending_at([Coordinates(*at) for at in trial.at]))
+            batch = PendingBatch(self._context.store.pending_at([Coordinates(*at) for at in trial.at]))
             isolation.take(batch, trial if batch.is_at(trial.at) else None)
 
     def warm_up(self, nothing: DataFrame) -> None:
@@ -199,51 +192,52 @@ class StreamTableJoin:
         to_records(details, self._definition).collect()
 
     def _refresh(self) -> None:
-        changed = retry_transient(self._members.refresh, NO_LIMIT, self._state.waiting_callback("join"), self._stop)
+        changed = self._context.retry(self._table.refresh, CONSUMER)
         self._pending.note(changed)
 
-    def _details(self, boards: DataFrame) -> DataFrame:
-        """Return the boards with their authors, and `is_sent`: true if the board goes to the topic.
+    def _details(self, records: DataFrame) -> DataFrame:
+        """Return the records with the table's columns, and `is_sent`: true if the record goes to the topic.
 
-        The boards are partitioned and sorted by member, as the levels of the table already are. They are also sorted by
-        offset, so that the versions of a board reach the topic in order.
+        The records are partitioned and sorted by the join field, as the levels of the table already are. They are also
+        sorted by offset, so that the versions of a key reach the topic in order.
         """
-        partitioned = boards.repartition(self._members.partitions, self._join_column).sortWithinPartitions(
+        partitioned = records.repartition(self._table.partitions, self._join_column).sortWithinPartitions(
             self._join_column, "partition", "offset"
         )
-        details = board_details_of_newest(partitioned, self._members.relations(), self._definition)
-        return details.selectExpr("*", "ok AND (deleted OR author_known) AS is_sent")
+        details = details_of_newest(partitioned, self._table.relations(), self._definition)
+        return details.selectExpr("*", "ok AND (deleted OR is_matched) AS is_sent")
 
-    def _send(self, boards: DataFrame) -> "_Sent":
+    def _send(self, records: DataFrame) -> "_Sent":
         counted = Observation()
-        details = self._details(boards)
-        traces = [] if self._tracer is None else [_traces()]
+        details = self._details(records)
+        traces = [] if self._context.tracer is None else [_traces()]
         self._write(details.observe(counted, *_counts(), *traces).where("is_sent"))
         counts = counted.get
-        self._state.add_count("sent", counts["sent"])
+        self._context.state.add_count("sent", counts["sent"])
         return _Sent(details, counts)
 
     def _write(self, details: DataFrame) -> None:
         self._check_lease()
         failpoint("join.before_send")
-        write_records(to_records(details, self._definition), self._kafka, self._definition.output.name)
+        kafka = self._context.settings.kafka.connection
+        write_records(to_records(details, self._definition), kafka, self._definition.output.name)
         failpoint("join.after_send")
 
     def _check_lease(self) -> None:
         """Raise DriverSuperseded if a later driver has taken over.
 
-        While the database is down no driver can take over, so boards are still sent.
+        While the database is down no driver can take over, so records are still sent.
         """
         try:
-            self._lease.check()
+            self._context.lease.check()
         except DatabaseUnavailable as exc:
             log.warning("sending without checking the lease: %s", exc)
 
     def _write_unsent(self, sent: "_Sent", range_: OffsetRange, batch_id: int) -> None:
-        """Save the boards that were not sent: pending ones and rejects. There are rarely any.
+        """Save the records that were not sent: pending ones and rejects. There are rarely any.
 
-        A valid board of the slow path is saved as pending too, as plain JSON. It is sent with the pending boards if its
-        member is known.
+        A valid record of the slow path is saved as pending too, as plain JSON. It is sent with the pending records if
+        its key is known.
         """
         count = sent.counts["pending"] + sent.counts["slow_path"]
         if not count:
@@ -251,14 +245,14 @@ class StreamTableJoin:
         for page in pages(self._left(sent.details), self._left_of, range_, count, self._max_bytes):
             waiting = page.filter(pc.field("ok")).select(PendingRecord._fields).to_pylist()
             rejected, taken = read_slow_path(page.filter(~pc.field("ok")), self._stream)
-            right = [self._board(record, row) for record, row in taken]
+            right = [self._of_slow_path(record, row) for record, row in taken]
             self._save_pending([*(PendingRecord(**row) for row in waiting), *right], batch_id)
-            self._pending.note([board.table_key for board in right])
-            self._keep_rejects(rejected)
+            self._pending.note([record.table_key for record in right])
+            keep_rejects(self._context, rejected)
 
     def _left(self, details: DataFrame) -> DataFrame:
-        """Return the boards of a batch that were not sent: pending ones, and those without `ok`."""
-        day = day_of(F.col(self._day_column), self._timezone).alias("day")
+        """Return the records of a batch that were not sent: pending ones, and those without `ok`."""
+        day = day_of(F.col(self._day_column), self._context.settings.timezone).alias("day")
         return details.where("NOT is_sent").select(
             "topic", "partition", "offset", F.col(self._key_column).alias("stream_key"),
             F.col(self._join_column).alias("table_key"), day, "key", "value", "kafka_timestamp", "event_id",
@@ -266,73 +260,67 @@ class StreamTableJoin:
             "ok",
         )  # fmt: skip
 
-    def _board(self, record: dict[str, Any], row: TableRow) -> PendingRecord:
-        """Return a board of the slow path as pending. It is never a tombstone: the fast path accepts all valid ones."""
+    def _of_slow_path(self, record: dict[str, Any], row: TableRow) -> PendingRecord:
+        """Return a record of the slow path as pending. Never a tombstone: the fast path accepts all valid ones."""
         columns = {name: record[name] for name in ("topic", "partition", "offset", "key", "kafka_timestamp",
                                                    "event_id", "accepted_at", "traceparent")}  # fmt: skip
-        day = Day.of(row.values[self._day_column], self._timezone).date
+        day = Day.of(row.values[self._day_column], self._context.settings.timezone).date
         return PendingRecord(**columns, stream_key=row.key, table_key=row.values[self._join_column], day=day,
                             value=plain_value(record["value"], self._stream), version_at=row.version_at)  # fmt: skip
 
     def _left_of(self, range_: OffsetRange) -> DataFrame:
         return self._left(self._details(self.decoded(self._read(range_))))
 
-    def _save_pending(self, boards: Sequence[PendingRecord], batch_id: int) -> None:
-        if boards:
-            self._retry(lambda: self._store.save_pending(boards))
-            self._state.add_count("pending_kept", len(boards))
-            log.info("batch %d: %d boards saved as pending", batch_id, len(boards))
-
-    def _retry(self, call: Any) -> None:
-        retry_transient(call, NO_LIMIT, self._state.waiting_callback("join"), self._stop)
+    def _save_pending(self, records: Sequence[PendingRecord], batch_id: int) -> None:
+        if records:
+            self._context.retry(lambda: self._context.store.save_pending(records), CONSUMER)
+            self._context.state.add_count("pending_kept", len(records))
+            log.info("batch %d: %d records saved as pending", batch_id, len(records))
 
     def reject(self, rejected: Sequence[Reject], end: Offsets, progress: JoinProgress) -> None:
         """Save rejects of records that cannot be processed, and advance the ledger past them."""
-        self._keep_rejects(rejected)
+        keep_rejects(self._context, rejected)
         progress.set_progress(end)
 
     def reject_pending(self, batch: PendingBatch, reason: str) -> None:
-        """Make rejects of pending boards that cannot be sent; they are no longer pending."""
-        for topic, partition, offset, *_ in batch.boards:
+        """Make rejects of pending records that cannot be sent; they are no longer pending."""
+        for topic, partition, offset, *_ in batch.records:
             at = Coordinates(topic, partition, offset)
-            log.error("the pending board %s/%s/%s becomes a reject: %s", *at, reason)
+            log.error("the pending record %s/%s/%s becomes a reject: %s", *at, reason)
             said = reason_of_reject(topic, partition, offset, reason)
-            self._retry(lambda at=at, said=said: self._store.reject_pending(at, said))
-            self._state.add_count("rejects", 1)
-            self._state.add_count("isolated", 1)
+            self._context.retry(partial(self._context.store.reject_pending, at, said), CONSUMER)
+            self._context.state.add_count("rejects", 1)
+            self._context.state.add_count("isolated", 1)
 
-    def _trace(self, boards: int, traceparents: Iterable[str | None], began_ns: int) -> None:
-        """Record the span of a batch, with links to the traces of its boards, if there are any."""
-        if self._tracer is None:
-            return
-        headers = (None if each is None else each.encode() for each in traceparents)
-        attributes = messaging(self._stream.name, "process", boards)
-        span = batch_span(f"join {self._stream.name}", "consumer", headers, began_ns, time.time_ns(), attributes)
-        if span is not None:
-            self._tracer.record(span)
+    def _trace(self, count: int, traceparents: Iterable[str | None], began_ns: int) -> None:
+        """Record the span of a batch, with links to the traces of its records, if there are any."""
+        if (tracer := self._context.tracer) is not None:
+            headers, topic = (None if each is None else each.encode() for each in traceparents), self._stream.name
+            tracer.record_batch(f"join {topic}", "process", topic, count, headers, began_ns)
 
     def resolve(self, batch: PendingBatch) -> None:
-        """Send the boards whose member is known, and mark them as sent."""
+        """Send the records whose key is known, and mark them as sent."""
         began_ns = time.time_ns()
-        failpoint_records("resolve.records", lambda *at: any(board[:3] == at for board in batch.boards))
-        details = self._details(self.decoded(self._records(batch.boards))).persist()
+        failpoint_records("resolve.records", lambda *at: any(record[:3] == at for record in batch.records))
+        details = self._details(self.decoded(self._records(batch.records))).persist()
         try:
-            known = details.where("author_known")
+            known = details.where("is_matched")
             sent = [(row[0], row[1], row[2]) for row in known.select("topic", "partition", "offset").collect()]
             if sent:
                 self._write(known)
                 failpoint("resolve.after_send")
-                self._retry(lambda: self._store.mark_sent(sent))  # after the acks: a crash before it sends again
-                self._state.add_count("pending_sent", len(sent))
+                # after the acks: a crash before it sends again
+                self._context.retry(lambda: self._context.store.mark_sent(sent), CONSUMER)
+                self._context.state.add_count("pending_sent", len(sent))
                 self._resolved += len(sent)
-                log.info("sent %d pending boards", len(sent))
+                log.info("sent %d pending records", len(sent))
                 done = set(sent)
-                self._trace(len(sent), (board.traceparent for board in batch.boards if board[:3] in done), began_ns)
+                self._trace(len(sent), (record.traceparent for record in batch.records if record[:3] in done), began_ns)
         finally:
             details.unpersist()
 
     def _records(self, waiting: Sequence[StoredRecord]) -> DataFrame:
-        """Return pending boards as records of the source. Built with Arrow, as tuples would need a Python worker."""
+        """Return pending records as records of the source. Built with Arrow, as tuples would need a Python worker."""
         rows = []
         for topic, partition, offset, key, value, timestamp, event_id, accepted_at, trace in waiting:
             accepted = None if accepted_at is None else accepted_at.isoformat()
@@ -370,3 +358,98 @@ class _Sent(NamedTuple):
 
     details: DataFrame
     counts: dict[str, Any]
+
+
+class JoinQuery(StreamQuery):
+    """Joins the stream with the table, which it loads at its start, and sends pending records."""
+
+    name: ClassVar[Query] = "join"
+
+    def __init__(self, context: DriverContext, definition: Definition) -> None:
+        super().__init__(context, definition)
+        settings, table = context.settings, definition.table.name
+        self._tail = TopicTail(settings.kafka.connection, table)
+        self._preload = TablePreload(
+            context.offset_reader, self._tail, definition, settings.stream.max_batch_bytes
+        )  # fmt: skip
+
+    def prepare(self) -> None:
+        """See `StreamQuery.prepare`. Raises TopicReplaced if the table's topic was created again."""
+        super().prepare()
+        self._retry(lambda: self._context.offset_reader.partitions(self._definition.table.name))
+        self._refuse_replaced_table()
+
+    def preload(self) -> None:
+        """Read the table's topic while the session is opened, if the topic is small."""
+        self._preload.start()
+
+    def start(self, session: SparkSession, checkpoints: Path) -> StreamingQuery:
+        """See `StreamQuery.start`. Loads the table, and continues with the pending records."""
+        context, definition = self._context, self._definition
+        stream = context.settings.stream
+        most = stream.max_boards_per_batch
+        table = self._table = TableState(
+            session, context.offset_reader, self._tail, definition, context.state, partial(keep_rejects, context),
+            stream.max_batch_bytes, stream.table_partitions,
+        )  # fmt: skip
+        self._closing.callback(table.close)
+        preloaded = self._preload.result()
+        self._retry(lambda: table.load(preloaded))
+        self._refuse_replaced_table()  # again, after days as a standby; from now on `table` checks its topic's id
+        read = self._reader(session)
+        join = self._join = StreamTableJoin(context, definition, session, table, read)
+        progress = self._progress = JoinProgress(context, self._topic, self._topic_id, self._start)
+        pending = self._pending = self._isolation("pending", join.resolve, join.reject_pending)
+        self._retry(lambda: join.resume_pending(pending))
+        isolation = self._topic_isolation(
+            lambda part: join.process(join.decoded(read(part)), part, STEP, progress),
+            lambda rejected, end: join.reject(rejected, end, progress),
+        )
+        if self._begin(isolation, most):  # otherwise the first batch warms it up
+            join.warm_up(self._nothing(session))
+
+        def process(frame: DataFrame, range_: OffsetRange, batch: int) -> None:
+            isolation.run(lambda: join.process(frame, range_, batch, progress), lambda: range_)
+
+        return self._write(join.decoded(self._records(session, most)), checkpoints, process)
+
+    def tick(self) -> None:
+        """Advance the ledger if that failed before, and send a page of pending records."""
+        self._progress.catch_up()
+        self._join.resolve_pending(self._pending.take)
+        super().tick()
+
+    def _tick_rarely(self) -> None:
+        self._table.check_topic()
+        super()._tick_rarely()
+        self._context.store.forget_superseded()
+
+    def _nothing(self, session: SparkSession) -> DataFrame:
+        """Return an empty range of the topic."""
+        return read_range(session, self._context.offset_reader, self._topic, self._start, self._start)
+
+    def _reader(self, session: SparkSession) -> Callable[[OffsetRange], DataFrame]:
+        """Return a function that reads a range of the topic."""
+        offset_reader = self._context.offset_reader
+
+        def read(part: OffsetRange) -> DataFrame:
+            return self._wanted(session, read_range(session, offset_reader, self._topic, part.start, part.end))
+
+        return read
+
+    def _records(self, session: SparkSession, most: int) -> DataFrame:
+        """Return the topic as `_topic_stream`, without records that are not wanted."""
+        return self._wanted(session, self._topic_stream(session, most))
+
+    def _wanted(self, session: SparkSession, records: DataFrame) -> DataFrame:
+        """Return the records except those that an operator rejected, in one task per core.
+
+        One task per partition would cost more than a small batch itself.
+        """
+        for partition, offset in self._rejected_by_hand:
+            records = records.where((F.col("partition") != partition) | (F.col("offset") != offset))
+        return records.coalesce(session.sparkContext.defaultParallelism)
+
+    def _refuse_replaced_table(self) -> None:
+        database, offset_reader = self._context.settings.database, self._context.offset_reader
+        self._retry(lambda: refuse_replaced_table(database, offset_reader, self._definition.table.name))

@@ -91,7 +91,7 @@ class PendingStore:
     def save_pending(self, records: Iterable[PendingRecord]) -> int:
         """Save the records until their row of the table arrives. Returns their number.
 
-        A record whose board is served or published in this version or a newer one, on whatever day, does not wait. Nor
+        A record whose key is served or published in this version or a newer one, on whatever day, does not wait. Nor
         does one before a record whose event is served: a topic that was made again holds both once more. The others
         that reach a published day mark it as dirty.
         """
@@ -174,9 +174,9 @@ class PendingStore:
 def _newest(
     cursor: Cursor, records: Sequence[PendingRecord]
 ) -> tuple[list[tuple[PendingRecord, bool]], dict[str, object]]:
-    """Return those that are newer than what is known of their boards, and whether there is something older to hide.
+    """Return those that are newer than what is known of their keys, and whether there is something older to hide.
 
-    The second value has the parameters of `delete_pending_before`, empty without any: the newest record of each board
+    The second value has the parameters of `delete_pending_before`, empty without any: the newest record of each key
     whose event was served before, from a topic that was made again. Known is what was served, and what other published
     days show. What its own day shows may cover a record, and then no longer: see cover_pending.
     """
@@ -237,28 +237,28 @@ def _pages(rows: Iterable[tuple[object, ...]]) -> Iterator[list[tuple[object, ..
         yield page
 
 
-MEMBERS_A_PAGE = 100_000
-BOARDS_A_PAGE = 50_000
+KEYS_A_PAGE = 100_000
+RECORDS_A_PAGE = 50_000
 
 
 @dataclass(frozen=True)
 class PendingBatch:
-    """Pending boards that are sent together. See `isolation.Batch`."""
+    """Pending records that are sent together. See `isolation.Batch`."""
 
-    boards: Sequence[StoredRecord]
+    records: Sequence[StoredRecord]
 
     @property
     def count(self) -> int:
-        """The number of boards."""
-        return len(self.boards)
+        """The number of records."""
+        return len(self.records)
 
     @property
     def at(self) -> list[list[Any]]:
-        """The coordinates of the boards."""
-        return [list(board[:3]) for board in self.boards]
+        """The coordinates of the records."""
+        return [list(record[:3]) for record in self.records]
 
     def is_at(self, at: Any) -> bool:
-        """True if the first board is the first of the coordinates."""
+        """True if the first record is the first of the coordinates."""
         return bool(self.at[:1] == at[:1])
 
     def resumed(self, at: Any) -> "PendingBatch":
@@ -266,15 +266,15 @@ class PendingBatch:
         return self
 
     def cut(self, count: int) -> "tuple[PendingBatch, PendingBatch]":
-        """Return the first `count` boards, and the rest."""
-        return PendingBatch(self.boards[:count]), PendingBatch(self.boards[count:])
+        """Return the first `count` records, and the rest."""
+        return PendingBatch(self.records[:count]), PendingBatch(self.records[count:])
 
 
 class PendingPages:
-    """Iterates over the pending boards of members that arrived since the last pass; the first pass covers all boards.
+    """Iterates over the pending records of keys that arrived since the last pass; the first pass covers all records.
 
-    The ids of arriving members are collected. If there are too many, all members that boards wait for are looked up in
-    the member table instead. Not thread-safe.
+    The table's arriving keys are collected. If there are too many, all keys that records wait for are looked up in the
+    table instead. Not thread-safe.
     """
 
     def __init__(
@@ -282,77 +282,77 @@ class PendingPages:
         store: PendingStore,
         known: Callable[[Sequence[int]], Sequence[int]],
         max_bytes: int,
-        members_a_page: int = MEMBERS_A_PAGE,
-        boards_a_page: int = BOARDS_A_PAGE,
+        keys_a_page: int = KEYS_A_PAGE,
+        records_a_page: int = RECORDS_A_PAGE,
     ) -> None:
-        """`known` returns the ids that are in the member table."""
+        """`known` returns the keys that are in the table."""
         self._store = store
         self._known = known
         self._max_bytes = max_bytes
-        self._members_a_page = members_a_page
-        self._boards_a_page = boards_a_page
+        self._keys_a_page = keys_a_page
+        self._records_a_page = records_a_page
         self._changed: set[int] = set()
         self._is_all_due = True
         self._is_walking = False  # through all
-        self._after_member: int | None = None  # the last one of that walk
-        self._members: Sequence[int] = ()  # the page of members whose boards are being processed
-        self._after_board = self._offered = BEFORE_ALL
+        self._after_key: int | None = None  # the last one of that walk
+        self._keys: Sequence[int] = ()  # the page of keys whose records are being processed
+        self._after_record = self._offered = BEFORE_ALL
 
     @property
     def is_done(self) -> bool:
-        """True if no pending board is left whose member may be known by now."""
-        return not (self._members or self._changed or self._is_all_due or self._is_walking)
+        """True if no pending record is left whose key may be known by now."""
+        return not (self._keys or self._changed or self._is_all_due or self._is_walking)
 
     def note(self, changed: Sequence[int] | None) -> None:
-        """Add members that arrived or changed; None means too many to list."""
-        if changed is None or len(self._changed) + len(changed) > self._members_a_page:
+        """Add keys of the table that arrived or changed; None means too many to list."""
+        if changed is None or len(self._changed) + len(changed) > self._keys_a_page:
             self._is_all_due = True
             self._changed.clear()
         else:
             self._changed.update(changed)
 
     def next(self) -> list[StoredRecord]:
-        """Return the next boards to process, of at most `max_bytes`, in log order; `taken` advances past them.
+        """Return the next records to process, of at most `max_bytes`, in log order; `taken` advances past them.
 
-        An empty list does not imply `is_done`: each call reads at most one page of members. Raises DatabaseUnavailable,
+        An empty list does not imply `is_done`: each call reads at most one page of keys. Raises DatabaseUnavailable,
         and can then be called again.
         """
-        if not self._members:
-            self._members = self._next_members()
-        if not self._members:
+        if not self._keys:
+            self._keys = self._next_keys()
+        if not self._keys:
             return []
-        waiting = self._store.pending_of(self._members, self._after_board, self._boards_a_page)
+        waiting = self._store.pending_of(self._keys, self._after_record, self._records_a_page)
         if not waiting:
-            self._members, self._after_board = (), BEFORE_ALL
+            self._keys, self._after_record = (), BEFORE_ALL
             return []
         coordinates = _fitting(waiting, self._max_bytes)
-        boards = self._store.pending_at(coordinates)
+        records = self._store.pending_at(coordinates)
         self._offered = coordinates[-1]
-        if not boards:  # no longer pending
+        if not records:  # no longer pending
             self.taken()
-        return boards
+        return records
 
     def taken(self) -> None:
-        """Advance past the boards that `next` returned: they were sent, or stay pending."""
-        self._after_board = self._offered
+        """Advance past the records that `next` returned: they were sent, or stay pending."""
+        self._after_record = self._offered
 
-    def _next_members(self) -> Sequence[int]:
+    def _next_keys(self) -> Sequence[int]:
         if self._changed:
             changed, self._changed = sorted(self._changed), set()
             return changed
         if not self._is_walking:
-            self._is_all_due, self._is_walking, self._after_member = False, True, None
-        members = self._store.table_keys_waited_for(self._after_member, self._members_a_page)
-        if not members:
+            self._is_all_due, self._is_walking, self._after_key = False, True, None
+        keys = self._store.table_keys_waited_for(self._after_key, self._keys_a_page)
+        if not keys:
             self._is_walking = False
             return ()
-        known = self._known(members)
-        self._after_member = members[-1]
+        known = self._known(keys)
+        self._after_key = keys[-1]
         return known
 
 
 def _fitting(waiting: Sequence[tuple[Coordinates, int]], max_bytes: int) -> list[Coordinates]:
-    """Return the coordinates of the first boards that have at most `max_bytes` together, and of at least one."""
+    """Return the coordinates of the first records that have at most `max_bytes` together, and of at least one."""
     found: list[Coordinates] = []
     for coordinates, size in waiting:
         max_bytes -= size

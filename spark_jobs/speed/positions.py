@@ -187,10 +187,10 @@ def replaced_table(database: DatabaseSettings, offset_reader: OffsetReader, topi
 
 
 def refuse_replaced_table(database: DatabaseSettings, offset_reader: OffsetReader, topic: str) -> None:
-    """Raise TopicReplaced, with the repair command, if the members' topic was replaced.
+    """Raise TopicReplaced, with the repair command, if the table's topic was replaced.
 
-    A board that was pending at a cut is shown if its member arrives beyond the cut. Offsets of a former topic can't be
-    compared with those of the present one, so this could not be decided.
+    A record that was pending at a cut is shown if its row of the table arrives beyond the cut. Offsets of a former
+    topic can't be compared with those of the present one, so this could not be decided.
     """
     found = replaced_table(database, offset_reader, topic)
     if found is not None:

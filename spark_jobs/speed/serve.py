@@ -1,11 +1,15 @@
-"""The serve query: writes board-detail to PostgreSQL, with offsets committed in the same transaction as the rows."""
+"""The serve query: writes board-detail to PostgreSQL, with offsets committed in the same transaction as the rows.
+
+A batch is written in a thread of its own, so that the next one is read and decoded while PostgreSQL writes one.
+"""
 
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import ClassVar
@@ -15,27 +19,155 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.contracts.definition import Definition
-from include.contracts.errors import Transient
+from include.contracts.errors import Retryable, Transient
 from include.contracts.headers import TRACEPARENT
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.validation import Reject
 from include.kafka.record_table import record_table
 from include.kafka.topic_tail import TopicTail
 from include.runtime.failpoints import failpoint_records
-from include.runtime.kafka_connection import KafkaConnection
-from include.runtime.retry import NO_LIMIT, retry_transient
-from include.runtime.spans import Tracer
-from spark_jobs.decoding.arrow_rows import array, first_header
-from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch, Guard, WriterClosed
-from spark_jobs.speed.driver_state import DriverState, Query
-from spark_jobs.speed.live_table_sink import LiveTableSink
-from spark_jobs.speed.served_batch import DetailDecoder, ends_of, holds_record, reject_records
-from spark_jobs.speed.stream_query import StreamQuery
+from spark_jobs.decoding.arrow import array, first_header
+from spark_jobs.speed.health.state import Batch, Query
+from spark_jobs.speed.live_table import Applied, LiveTableSink
+from spark_jobs.speed.served_batch import (
+    DetailDecoder,
+    ends_of,
+    holds_record,
+    newest_timestamp,
+    reject_records,
+    valid_rows,
+)
+from spark_jobs.speed.stream_query import STEP, DriverContext, StreamQuery
 
 log = logging.getLogger(__name__)
 
+LOOK_S = 0.1
+# Calls the function that writes these records, and handles its failures.
+Guard = Callable[[Callable[[], None], pa.Table], None]
 
-STEP = -1  # the id of a batch that Spark did not make
+
+class WriterClosed(Retryable):
+    """The application is stopping; the batch is not written, and the ledger has not moved."""
+
+
+@dataclass(frozen=True)
+class DecodedBatch:
+    """A batch to write (see `spark_jobs.speed.served_batch`), and the seconds it took so far, by phase.
+
+    `traces` are values of `traceparent` of its records, `began_ns` when it began to be read; neither without a tracer.
+    """
+
+    batch_id: int
+    records: pa.Table
+    phases_s: Mapping[str, float]
+    traces: Sequence[bytes] = ()
+    began_ns: int = 0
+
+
+class BatchWriter:
+    """Writes one batch at a time, in the order given. After a failure it accepts no more, so as not to skip records.
+
+    While PostgreSQL is down it retries the batch without limit; the driver's state then has the error.
+    """
+
+    def __init__(self, context: DriverContext, store: LiveTableSink, guard: Guard | None = None) -> None:
+        self._context = context
+        self._store = store
+        self._guard = guard or (lambda write, _records: write())
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def is_writing(self) -> bool:
+        """True if a batch is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def hand_over(self, batch: DecodedBatch) -> bool:
+        """Wait until the previous batch is written, then start to write this one.
+
+        Returns False, without starting, if the application is stopping. Raises the error of an earlier batch.
+        """
+        started = time.monotonic()
+        while self._thread is not None and self.is_writing:
+            if self._is_ending():
+                return False
+            self._thread.join(LOOK_S)
+        self.check()
+        if self._is_ending():
+            return False
+        waited_s = time.monotonic() - started
+        self._thread = threading.Thread(target=self._run, args=(batch, waited_s), name="serve-writer", daemon=True)
+        self._thread.start()
+        return True
+
+    def check(self) -> None:
+        """Raise the error of a failed batch. Call it regularly: without a next batch nothing else raises it."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self, max_wait_s: float = 10.0) -> bool:
+        """Wait for the batch in progress, cancel it after `max_wait_s`. Returns True if no batch failed or is left."""
+        self._closing.set()
+        thread = self._thread
+        if thread is not None:
+            thread.join(max_wait_s)
+            if thread.is_alive():
+                self._store.cancel()
+                thread.join(max_wait_s)
+            if thread.is_alive():
+                return False  # the thread still uses the connection; both end with the process
+        self._store.close()
+        return self._error is None
+
+    def _is_ending(self) -> bool:
+        return self._context.stop.is_set() or self._closing.is_set()
+
+    def _run(self, batch: DecodedBatch, waited_s: float) -> None:
+        try:
+            self._guard(lambda: self.write(batch, waited_s), batch.records)
+        except BaseException as exc:  # noqa: BLE001  # raised by the next call of check()
+            log.warning("batch %d: not written: %s", batch.batch_id, exc)
+            self._error = exc
+
+    def write(self, batch: DecodedBatch, waited_s: float = 0.0) -> None:
+        """Write a batch in the caller's thread. No other batch may be in progress."""
+        failpoint_records("serve.write", lambda topic, *at: topic == self._store.topic and _holds(batch.records, *at))
+        applied = self._context.retry(lambda: self._attempt(batch.records), "serve")
+        self._note(batch, waited_s, applied)
+        if (tracer := self._context.tracer) is not None:
+            topic, count = self._store.topic, batch.records.num_rows
+            tracer.record_batch(f"serve {topic}", "process", topic, count, batch.traces, batch.began_ns)
+
+    def wait(self) -> None:
+        """Wait until the batch in progress is written or the application stops. Raises the error of a failed batch."""
+        while self.is_writing and not self._is_ending():
+            assert self._thread is not None
+            self._thread.join(LOOK_S)
+        self.check()
+
+    def _attempt(self, records: pa.Table) -> Applied:
+        if self._closing.is_set():
+            raise WriterClosed
+        return self._store.apply(records)
+
+    def _note(self, batch: DecodedBatch, waited_s: float, applied: Applied) -> None:
+        records, state = batch.records, self._context.state
+        state.set_position(self._store.topic, self._store.committed_offsets)
+        state.add_count("rows_written", applied.written)
+        state.add_count("rejects", len(applied.rejects))
+        state.add_count("duplicates", applied.duplicates)
+        phases_s = {**batch.phases_s, "wait": waited_s, **applied.phases_s}
+        state.record_batch("serve", Batch(batch.batch_id, records.num_rows, phases_s, newest_timestamp(records)))
+        log.info("batch %d: %d records, %d rows written, %d duplicates, %d rejected", batch.batch_id,
+                 records.num_rows, applied.written, applied.duplicates, len(applied.rejects))  # fmt: skip
+
+
+def _holds(records: pa.Table, partition: int, offset: int) -> bool:
+    valid = valid_rows(records)
+    return holds_record(valid["kafka_partition"], valid["kafka_offset"], partition, offset)
+
+
 READ_TIMEOUT_S = 10.0  # without records; then it is tried again, unless the application is stopping
 
 _Part = Future[tuple[pa.Table, list[bytes]]]  # decoded records, and their traces
@@ -53,33 +185,25 @@ class Serve:
 
     def __init__(
         self,
-        store: LiveTableSink,
-        kafka: KafkaConnection,
+        context: DriverContext,
         definition: Definition,
-        timezone: str,
-        state: DriverState,
-        stop: threading.Event,
-        max_bytes: int,
+        store: LiveTableSink,
         excluded: Collection[tuple[int, int]] = (),
         guard: Guard | None = None,
-        tracer: Tracer | None = None,
     ) -> None:
-        """At most `max_bytes` of records are in a transaction. `excluded` are partitions and offsets to leave out."""
+        """`excluded` are partitions and offsets to leave out."""
         self._topic = definition.output.name
+        self._context = context
         self._definition = definition
-        self._kafka = kafka
-        self._tail = TopicTail(kafka, self._topic)
-        self._details = DetailDecoder(definition, timezone)
+        self._tail = TopicTail(context.settings.kafka.connection, self._topic)
+        self._details = DetailDecoder(definition, context.settings.timezone)
         self._decoder = ThreadPoolExecutor(1, "serve-decoder")
-        self._writer = BatchWriter(store, state, stop, guard, tracer)
-        self._state = state
-        self._stop = stop
-        self._is_traced = tracer is not None
-        self._max_bytes = max_bytes
+        self._writer = BatchWriter(context, store, guard)
+        self._max_bytes = context.settings.stream.max_batch_bytes
         self._excluded = frozenset(excluded)
 
     def process(self, range_: OffsetRange, batch_id: int) -> None:
-        """Process the records of a range: one transaction if they have at most `max_bytes`.
+        """Process the records of a range: one transaction if they have at most STREAM_MAX_BATCH_BYTES.
 
         Larger ranges are written in parts, one transaction each, and the ledger moves with each part. Blocks until the
         previous batch is written, and raises its error. If the application stops, the next driver writes the rest.
@@ -93,7 +217,8 @@ class Serve:
 
     def take(self, range_: OffsetRange) -> None:
         """Read, decode and write the records of a range before returning. No batch may be in progress."""
-        with closing(TopicTail(self._kafka, self._topic)) as tail:  # `process` may be reading the next batch
+        kafka = self._context.settings.kafka.connection
+        with closing(TopicTail(kafka, self._topic)) as tail:  # `process` may be reading the next batch
             for batch in self._batches(tail, range_, STEP):
                 self._writer.write(batch)
 
@@ -118,9 +243,8 @@ class Serve:
                 pages = self._pages(tail, left)
                 raise
 
-        waiting = self._state.waiting_callback("serve")
         started, began_ns = time.monotonic(), time.time_ns()
-        while parts := retry_transient(next_page, NO_LIMIT, waiting, self._stop):
+        while parts := self._context.retry(next_page, "serve"):
             read = time.monotonic()
             tables, traces = zip(*(part.result() for part in parts), strict=True)
             batch = pa.concat_tables(tables)
@@ -139,7 +263,7 @@ class Serve:
             tail.begin(range_.start)
         page, size = list[_Part](), 0
         for records in tail.iter_to(range_.end, READ_TIMEOUT_S):
-            if self._stop.is_set():
+            if self._context.stop.is_set():
                 raise WriterClosed
             if self._excluded:
                 records = [each for each in records if (each.partition(), each.offset()) not in self._excluded]
@@ -157,7 +281,7 @@ class Serve:
         """Return the decoded records, and the traces in their headers."""
         failpoint_records("serve.decode", lambda topic, *at: topic == self._topic and holds_record(
             records["partition"], records["offset"], *at))  # fmt: skip
-        return self._details.read(records), _traces(records) if self._is_traced else []
+        return self._details.read(records), [] if self._context.tracer is None else _traces(records)
 
     @property
     def is_writing(self) -> bool:
@@ -211,13 +335,10 @@ class ServeQuery(StreamQuery):
             return OffsetRange({partition: store.committed_offsets.get(partition, 0) for partition in end}, end)
 
         serve = self._serve = Serve(
-            store, settings.kafka.connection, self._definition, settings.timezone, context.state, context.stop,
-            settings.stream.max_batch_bytes, self._rejected_by_hand,
-            lambda write, records: isolation.run(write, lambda: left(ends_of(records))), context.tracer,
+            context, self._definition, store, self._rejected_by_hand,
+            lambda write, records: isolation.run(write, lambda: left(ends_of(records))),
         )  # fmt: skip
-        isolation = self._isolations.of_topic(
-            self._trials(self.name), self._topic, serve.take, lambda rejected, _: serve.reject(rejected)
-        )
+        isolation = self._topic_isolation(serve.take, lambda rejected, _: serve.reject(rejected))
         self._closing.callback(serve.close)
         self._begin(isolation, most)
 

@@ -18,9 +18,17 @@ from include.contracts.definition import Definition
 from include.contracts.fields import END_INSTANT, FIRST_INSTANT
 from include.contracts.validation import Reject
 from include.database.named import COORDINATES
-from spark_jobs.decoding.arrow_rows import TIMES, array, arrow_type, event_ids, first_header, newest_versions, numbers
-from spark_jobs.decoding.raw_columns import RawColumns
-from spark_jobs.decoding.slow_path import RowRecord, iter_records
+from spark_jobs.decoding.arrow import (
+    TIMES,
+    RawColumns,
+    array,
+    arrow_type,
+    event_ids,
+    first_header,
+    newest_versions,
+    numbers,
+)
+from spark_jobs.decoding.reference import RowRecord, iter_records
 
 _TYPES = {"bigint": pa.int64(), "integer": pa.int32(), "text": pa.string()}
 COORDINATE_TYPES = {name: _TYPES[kind] for name, (kind, _) in COORDINATES.items()}

@@ -4,15 +4,16 @@ A checkpoint folder is used by one driver only, because queries start from the o
 """
 
 import json
+import logging
 import shutil
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -20,20 +21,26 @@ from pyspark.sql.streaming.query import StreamingQuery
 from include.contracts.definition import Definition
 from include.contracts.errors import PipelineError, Retryable
 from include.contracts.offsets import OffsetRange, Offsets
+from include.contracts.validation import Reject
 from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
+from include.kafka.topic_tail import read_as_rejects
 from include.runtime.retry import NO_LIMIT, retry_transient
 from include.runtime.settings import Settings
 from include.runtime.spans import Tracer
+from spark_jobs.connectors.failures import is_passing
 from spark_jobs.connectors.kafka import stream_reader
-from spark_jobs.speed.driver_state import DriverState, Query, topics_of
-from spark_jobs.speed.isolation import Isolation, Isolations, StreamTrials, first_batch
+from spark_jobs.speed.health.state import DriverState, Query, topics_of
+from spark_jobs.speed.isolation import Isolation, StreamTrials, first_batch, reason_of_reject
 from spark_jobs.speed.pending_store import PendingStore
 from spark_jobs.speed.positions import position_of, raise_on_mismatch, refuse_replaced, starting_position
-from spark_jobs.speed.watchdog import is_running
+from spark_jobs.speed.standby import is_running
+
+log = logging.getLogger(__name__)
 
 LEFT_S = 3600.0
+STEP = -1  # the id of a batch that Spark did not make
 
 
 def folder_of(parent: Path, driver_id: str) -> Path:
@@ -111,7 +118,6 @@ class StreamQuery(ABC):
         self._context = context
         self._definition = definition
         self._topic = topics_of(definition)[self.name]
-        self._isolations = Isolations(context.offset_reader, context.lease, context.state, context.stop, self._retry)
         self._start: Offsets = {}
         self._topic_id = ""
         self._rejected_by_hand: list[tuple[int, int]] = []  # partition and offset
@@ -171,8 +177,35 @@ class StreamQuery(ABC):
     def _retry(self, call: Callable[[], Result]) -> Result:
         return self._context.retry(call, self.name)
 
-    def _trials(self, consumer: str) -> StreamTrials:
-        return StreamTrials(self._context.settings.database, self._context.lease, consumer, self._topic_id)
+    def _isolation(
+        self, consumer: str, take: Callable[[Any], object], reject: Callable[[Any, str], None]
+    ) -> Isolation[Any]:
+        """Return an isolation over batches of any type with records of the topic; the consumer's trials are saved."""
+        context = self._context
+        trials = StreamTrials(context.settings.database, context.lease, consumer, self._topic_id)
+
+        def probe() -> None:
+            context.lease.check()  # also fails if PostgreSQL is down
+            context.offset_reader.ends(self._topic)
+
+        return Isolation(trials, take, reject, is_passing, probe, context.stop, self._retry)
+
+    def _topic_isolation(
+        self, take: Callable[[OffsetRange], object], reject: Callable[[Sequence[Reject], Offsets], object]
+    ) -> Isolation[OffsetRange]:
+        """Return the isolation of the query over its topic. `reject` saves rejects and advances past them."""
+
+        def reject_step(step: OffsetRange, reason: str) -> None:
+            rejected = [
+                each._replace(reason=reason_of_reject(self._topic, each.partition, each.offset, reason))
+                for each in read_as_rejects(self._context.offset_reader.kafka, self._topic, step, reason)
+            ]
+            for each in rejected:
+                log.error("%s/%d/%d becomes a reject: %s", self._topic, each.partition, each.offset, reason)
+            reject(rejected, step.end)
+            self._context.state.add_count("isolated", len(rejected))
+
+        return self._isolation(self.name, take, reject_step)
 
     def _begin(self, isolation: Isolation[OffsetRange], most: int) -> bool:
         """Take the records that made earlier drivers fail, if there are any. Returns True if no record is left."""

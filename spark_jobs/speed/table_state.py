@@ -1,4 +1,7 @@
-"""The member table as Spark relations: the newest version per key, loaded from the topic and kept up to date."""
+"""The member table as Spark relations: the newest version per key, loaded from the topic and kept up to date.
+
+The driver reads a small topic itself while the Spark session starts, because both take seconds.
+"""
 
 import logging
 import threading
@@ -9,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+from confluent_kafka import Message
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
@@ -16,23 +20,124 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from include.contracts.definition import Definition
-from include.contracts.errors import TableReplaced
+from include.contracts.errors import PipelineError, TableReplaced
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.validation import Reject
 from include.kafka.offsets import OffsetReader
+from include.kafka.record_table import record_times
 from include.kafka.topic_tail import TopicTail
 from include.runtime.failpoints import failpoint
-from spark_jobs.connectors.kafka import read_range
-from spark_jobs.decoding.arrow_rows import TIMES, arrow_type
-from spark_jobs.decoding.decode import decode, slow_path, valid
-from spark_jobs.decoding.record_decoder import TableRow, read_record
-from spark_jobs.decoding.slow_path import read_slow_path
-from spark_jobs.joining.join_rule import MEMBER_SIDE, newest_versions
-from spark_jobs.speed.driver_state import DriverState, TableSize
-from spark_jobs.speed.pages import pages
-from spark_jobs.speed.table_preload import PreloadedRows
+from spark_jobs.connectors.kafka import pages, read_range
+from spark_jobs.decoding import arrow
+from spark_jobs.decoding.arrow import TIMES, RawColumns, arrow_type, table_schema
+from spark_jobs.decoding.reference import TableRow, read_record, read_slow_path
+from spark_jobs.decoding.spark import decode, slow_path, valid
+from spark_jobs.joining import VERSION_COLUMNS, newest_versions
+from spark_jobs.speed.health.state import DriverState, TableSize
 
 log = logging.getLogger(__name__)
+
+
+class TableDecoder:
+    """Rows with the columns of `arrow.table_schema`, and the rejects."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.rejects: list[Reject] = []
+        self.count = 0  # records read
+        self.held_bytes = 0  # of the rows and the rejects
+        self._schema = table_schema(definition)
+        self._columns = RawColumns(definition.table, self._schema.names)
+        self._tables: list[pa.Table] = [self._schema.empty_table()]
+
+    @property
+    def looked_at(self) -> int:
+        """The number of records that took the slow path."""
+        return self._columns.looked_at
+
+    def add(self, messages: list[Message]) -> None:
+        """Decode and collect these records."""
+        keys = pa.array([message.key() for message in messages], pa.binary())
+        values = pa.array([message.value() for message in messages], pa.binary())
+        carried = pa.table({
+            "partition": pa.array([message.partition() for message in messages], pa.int32()),
+            "offset": pa.array([message.offset() for message in messages], pa.int64()),
+            "timestamp": record_times(messages),
+        })  # fmt: skip
+        rows, rejects = self._columns.decode(
+            keys, values, carried, lambda indexes: (messages[number] for number in indexes.to_pylist())
+        )
+        self._tables.append(rows.select(self._schema.names))
+        self.rejects += rejects
+        self.held_bytes += rows.nbytes + sum(len(each.key or b"") + len(each.value or b"") for each in rejects)
+        self.count += len(messages)
+
+    def newest(self) -> pa.Table:
+        """Return the newest version of each key read so far.
+
+        The table has one chunk: Spark turns a small table whose first chunk is empty into a relation without rows.
+        """
+        return arrow.newest_versions(pa.concat_tables(self._tables), self._schema.names[0])
+
+
+MAX_RECORDS = 1_000_000  # more than that is faster to read in parallel with Spark
+
+
+@dataclass(frozen=True)
+class PreloadedRows:
+    """The newest version of each key up to `ends` of the topic with that id, and the rejects."""
+
+    topic_id: str
+    newest: pa.Table
+    ends: Offsets
+    rejects: list[Reject]
+
+
+class TablePreload:
+    """Reads the whole topic in a thread, unless it is too large."""
+
+    def __init__(self, offset_reader: OffsetReader, tail: TopicTail, definition: Definition, max_bytes: int) -> None:
+        """No one else may use the tail until `result` has returned. Gives up beyond `max_bytes` of rows and rejects."""
+        self._offset_reader = offset_reader
+        self._tail = tail
+        self._definition = definition
+        self._max_bytes = max_bytes
+        self._executor = ThreadPoolExecutor(1, "member-preload")
+        self._read: Future[PreloadedRows | None] | None = None
+
+    def start(self) -> None:
+        """Start to read. Does not block."""
+        self._read = self._executor.submit(self._rows)
+
+    def result(self) -> PreloadedRows | None:
+        """Wait for the rows and return them. None if the topic is too large or reading failed: Spark then reads it."""
+        assert self._read is not None
+        try:
+            return self._read.result()
+        except PipelineError as exc:
+            log.warning("preloading failed, Spark will read the table: %s", exc)
+            return None
+        finally:
+            self._executor.shutdown()
+
+    def _rows(self) -> PreloadedRows | None:
+        began = time.monotonic()
+        topic = self._definition.table.name
+        topic_id = self._offset_reader.topic_id(topic)  # before the offsets, which mean nothing in a later topic
+        whole = self._offset_reader.available(topic)
+        if whole.count > MAX_RECORDS:
+            return None
+        columns = TableDecoder(self._definition)
+        self._tail.begin(whole.start)
+        for messages in self._tail.iter_to(whole.end):
+            columns.add(messages)
+            if columns.held_bytes > self._max_bytes:
+                log.info("Spark will read topic %s: its rows have more than %d bytes", topic, self._max_bytes)
+                return None
+        newest = columns.newest()
+        log.info("read %d records of topic %s in %.1f s, %d of them one by one: %d keys", columns.count, topic,
+                 time.monotonic() - began, columns.looked_at, newest.num_rows)  # fmt: skip
+        return PreloadedRows(topic_id, newest, self._tail.position, columns.rejects)
+
 
 RECENT_ROWS, RECENT_SHARE = 2_000, 1e-4  # the larger one: a merge takes longer in a larger table
 TAIL_ROWS = 10_000
@@ -274,7 +379,7 @@ class TableState:
         return self._kept(newest.sortWithinPartitions(self._key))
 
     def _narrow(self, versions: DataFrame) -> DataFrame:
-        return versions.select(self._key, *self._columns, *MEMBER_SIDE)
+        return versions.select(self._key, *self._columns, *VERSION_COLUMNS)
 
     def _level(self, versions: DataFrame) -> _Level:
         return self._kept(newest_versions(versions.repartition(self._partitions, self._key), self._key))
@@ -361,7 +466,7 @@ class TableState:
     def _relation_of(self, rows: list[TableRow]) -> DataFrame:
         columns: list[tuple[str, list[Any]]] = [(self._key, [row.key for row in rows])]
         columns += [(name, [row.values.get(name) for row in rows]) for name in self._columns]
-        columns += [(name, [getattr(row, name) for row in rows]) for name in MEMBER_SIDE]
+        columns += [(name, [getattr(row, name) for row in rows]) for name in VERSION_COLUMNS]
         # built with Arrow, because rows given as tuples would need a Python worker
         arrays = [pa.array(values, self._arrow_type(name)) for name, values in columns]
         return self._session.createDataFrame(pa.table(arrays, names=[name for name, _ in columns]))

@@ -46,7 +46,7 @@ class Night:
         if Path(application).name == "rebuild_day.py":
             self.build(Day.parse(*days, "Asia/Seoul"), given.run_id)
             return
-        from spark_jobs.batch.night import build_days
+        from spark_jobs.rebuild_days import build_days
 
         self.seconds.append(float(given.seconds))
         begun = GenerationStore(self.settings.database).begun_days(given.run_id)

@@ -50,7 +50,7 @@ from spark_jobs import repair
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.check import verify_archive
 from spark_jobs.batch.rebuild import rebuild_day
-from spark_jobs.sources.archive_files import ArchiveFolder
+from spark_jobs.connectors.archive_files import ArchiveFolder
 from spark_jobs.speed.driver import QUERIES, Driver
 from tests.faults import frame
 from tests.faults.batch_parts import DayReader

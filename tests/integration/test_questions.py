@@ -25,14 +25,12 @@ from include.kafka.audit import misplaced_records
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from spark_jobs.archive.archiver import next_range
-from spark_jobs.sources.archive_files import ArchiveFolder
-from spark_jobs.sources.archive_source import ArchiveSource, archive_sources
-from spark_jobs.sources.inputs import MARGIN, Known, fix_ranges
-from spark_jobs.speed.driver_state import DriverState
-from spark_jobs.speed.manual_reject import ManualReject, Place
+from spark_jobs.batch.sources import MARGIN, ArchiveSource, Known, archive_sources, fix_ranges
+from spark_jobs.connectors.archive_files import ArchiveFolder
+from spark_jobs.repair import ManualReject, Place
+from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.positions import position_of
-from spark_jobs.speed.table_preload import MemberPreload
-from spark_jobs.speed.table_state import TableState
+from spark_jobs.speed.table_state import TablePreload, TableState
 from tests.fakes.events import member
 from tests.support.broker import make_pipeline_topics, remove_topics
 from tests.support.pipeline import migrated, produce, rows
@@ -168,7 +166,7 @@ def test_no_range_of_a_topic_starts_beyond_its_end(world, event):
 @events
 def test_a_rebuild_reads_all_records_before_its_cut_that_may_be_of_the_day(world, topic, event):
     def check(ranges):
-        for name, (starts, ends) in ((STREAM, ranges.boards), (TABLE, ranges.members), (OUTPUT, ranges.details)):
+        for name, (starts, ends) in ((STREAM, ranges.stream), (TABLE, ranges.table), (OUTPUT, ranges.output)):
             assert all(starts[p] <= end for p, end in ends.items())
             since = dt.datetime.min.replace(tzinfo=dt.UTC) if name == TABLE else DAY.start - MARGIN
             left_out = [(p, o) for p, o, time in world.records(name) if time >= since and o < min(starts[p], ends[p])]
@@ -222,7 +220,7 @@ def test_an_archive_run_beside_a_rebuild_leaves_it_its_members(world, tmp_path, 
 
     def check(found):
         """The members before the archive's end are not read from the topic."""
-        assert all(split.start > 0 for split in found.members)
+        assert all(split.start > 0 for split in found.table)
 
     every_question(world, ask, happen, check, prepare)
 
@@ -342,7 +340,7 @@ def test_a_record_that_a_driver_takes_meanwhile_is_not_rejected_by_hand(world, c
 def test_a_table_that_is_made_again_while_it_is_preloaded_and_loaded_is_noticed(world, spark):
     def ask():
         tail = TopicTail(world.settings.kafka.connection, TABLE)
-        preload = MemberPreload(world.log.offsets, tail, PIPELINE, 1 << 20)
+        preload = TablePreload(world.log.offsets, tail, PIPELINE, 1 << 20)
         table = TableState(spark, world.log.offsets, tail, PIPELINE, DriverState(), [].extend, 1 << 20, 1)
         try:
             preload.start()

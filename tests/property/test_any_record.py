@@ -31,7 +31,7 @@ from include.runtime.retry import retry_transient
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.connectors.kafka import read_range
-from spark_jobs.decoding.record_decoder import read_record
+from spark_jobs.decoding.reference import read_record
 from tests.fakes.events import board, member
 from tests.property.test_stream import AnyPosition, Driver
 from tests.support.any_record import EDGE_TIMES, ODD_HEADER_VALUES, ODD_KEYS, AnyRecord, Message, records, twisted

@@ -13,10 +13,8 @@ from include.contracts import headers as h
 from include.contracts.clock import rfc3339
 from include.contracts.day import Day
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
-from spark_jobs.batch.rebuild import build
-from spark_jobs.batch.table_preload import PreloadedMembers
-from spark_jobs.decoding.arrow_rows import member_schema
-from spark_jobs.decoding.raw_columns import RawColumns
+from spark_jobs.batch.rebuild import PreloadedVersions, build
+from spark_jobs.decoding.arrow import RawColumns, table_schema
 from tests.fakes.events import board, member
 from tests.support.examples import examples
 from tests.support.oracle import Version, day_of
@@ -93,11 +91,11 @@ def rebuilt(spark, pipeline, folder, records, files=1, buckets=None, preloaded=0
     found = file_sources(folder, [record for record in records if record not in of_driver], files)
     if preloaded == ALL:
         found = dataclasses.replace(found, members=())
-    columns = RawColumns(PIPELINE.table, member_schema(PIPELINE).names)
+    columns = RawColumns(PIPELINE.table, table_schema(PIPELINE).names)
     versions, rejects = columns.read(raw_table(of_driver))
     assert rejects == []
     built = build(spark.sparkContext, pipeline, PIPELINE, DAY, "test", None, found, buckets,
-                  lambda: PreloadedMembers([versions.select(member_schema(PIPELINE).names)]))  # fmt: skip
+                  lambda: PreloadedVersions([versions.select(table_schema(PIPELINE).names)]))  # fmt: skip
     of = (built.generation_id,)
     texts = rows(pipeline, "SELECT board_id, nickname, title FROM detail_final WHERE generation_id = %s", of)
     excluded = rows(pipeline, "SELECT kind, board_id, identity FROM generation_excluded WHERE generation_id = %s", of)

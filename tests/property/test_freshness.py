@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from include.contracts.clock import SystemClock
 from include.database.stream_progress import Progress, StreamProgressStore
-from spark_jobs.speed.lag import TopicEnds
+from spark_jobs.speed.health.lag import TopicEnds
 from tests.support.examples import examples
 from tests.support.pipeline import migrated, rows
 from tests.support.topic_log import taken_lease

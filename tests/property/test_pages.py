@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.contracts.offsets import OffsetRange
-from spark_jobs.decoding.decode import RECORD
-from spark_jobs.speed.pages import _size, pages, parts_of, share_of
+from spark_jobs.connectors.kafka import _size, pages, parts_of, share_of
+from spark_jobs.decoding.spark import RECORD
 
 SIZES = st.one_of(st.integers(0, 50), st.integers(0, 5_000))
 

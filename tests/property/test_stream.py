@@ -22,15 +22,15 @@ from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
-from spark_jobs.speed.driver_state import DriverState
-from spark_jobs.speed.join import StreamTableJoin
-from spark_jobs.speed.join_query import keep_rejects
-from spark_jobs.speed.live_table_sink import LiveTableSink
+from spark_jobs.speed.health.state import DriverState
+from spark_jobs.speed.join import StreamTableJoin, keep_rejects
+from spark_jobs.speed.live_table import LiveTableSink
 from spark_jobs.speed.pending_store import PendingStore
 from spark_jobs.speed.serve import Serve
 from spark_jobs.speed.table_state import TableState
 from tests.fakes.events import board, member
 from tests.servers import wait_until
+from tests.support.driver import bounded, driver_context
 from tests.support.examples import examples
 from tests.support.fenced import refuse_unfenced
 from tests.support.oracle import Version, author
@@ -208,27 +208,23 @@ class Driver:
         """A new driver, which knows nothing; the one before is gone."""
         self._parts.close()
         self.max_bytes = max_bytes or self.max_bytes
-        settings, offset_reader = self._settings, self._offset_reader
+        settings, offset_reader = bounded(self._settings, self.max_bytes), self._offset_reader
         servers, state = settings.kafka.connection, DriverState()
         lease = DriverLease(settings.database, "test")
         lease.take()
         self.store = PendingStore(settings.database, lease)
-        keep = partial(keep_rejects, self.store, state, self._stop)
+        context = driver_context(settings, lease=lease, store=self.store, state=state, stop=self._stop)
+        keep = partial(keep_rejects, context)
         tail = TopicTail(servers, "member")
         members = TableState(self._spark, offset_reader, tail, PIPELINE, state, keep, self.max_bytes, 2)
         self._parts.callback(members.close)
         members.load()
-        self._join = StreamTableJoin(
-            self._spark, members, self.store, lease, PIPELINE, servers, settings.timezone, state, self._stop,
-            self._boards, keep, self.max_bytes,
-        )  # fmt: skip
+        self._join = StreamTableJoin(context, PIPELINE, self._spark, members, self._boards)
         topic_id = offset_reader.topic_id(OUTPUT)
         start = OffsetLedger(settings.database).open("serve", OUTPUT, topic_id, offset_reader.earliest(OUTPUT), lease)
         self._serving = LiveTableSink(settings.database, "serve", OUTPUT, topic_id, lease)
         self._serving.begin(start)
-        self._serve = Serve(
-            self._serving, settings.kafka.connection, PIPELINE, settings.timezone, state, self._stop, self.max_bytes
-        )
+        self._serve = Serve(context, PIPELINE, self._serving)
         self._serve._details = Measured(self._serve._details, self.max_bytes)
         self._parts.callback(self._serve.close)
 

@@ -21,8 +21,8 @@ from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.s3_connection import S3Connection
 from include.runtime.settings import Settings
 from spark_jobs.archive.archiver import archive_topics
-from spark_jobs.sources.archive_files import ArchiveFolder
-from spark_jobs.sources.archive_source import ArchiveSource
+from spark_jobs.batch.sources import ArchiveSource
+from spark_jobs.connectors.archive_files import ArchiveFolder
 from tests.fakes.events import board, member
 from tests.support.broker import CREATE_TIME, remove_topics, set_timestamps
 from tests.support.pipeline import with_topics

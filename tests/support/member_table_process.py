@@ -21,9 +21,9 @@ from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from include.runtime.settings import Settings
 from spark_jobs.connectors.session import STREAM_CONFIGURATION, open_session
-from spark_jobs.joining.join_rule import newest_versions
+from spark_jobs.joining import newest_versions
 from spark_jobs.speed import table_state as module
-from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.isolation import MAX_FAILURES
 from spark_jobs.speed.table_state import TableState
 

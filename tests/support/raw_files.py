@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from include.contracts.clock import epoch_ms
 from include.kafka.record_table import RAW
-from spark_jobs.sources.inputs import Sources
-from spark_jobs.sources.splits import FileSplit
+from spark_jobs.batch.sources import Sources
+from spark_jobs.connectors.splits import FileSplit
 
 
 class Record(NamedTuple):
@@ -36,7 +36,7 @@ def file_sources(folder: Path, records: Sequence[Record], files: int = 1) -> Sou
             pq.write_table(raw_table(of_topic[number::files]), path)
             found.append(FileSplit(topic, str(path)))
     return Sources(
-        boards=tuple(splits["board"]), members=tuple(splits["member"]), details=tuple(splits["board-detail"]),
+        stream=tuple(splits["board"]), table=tuple(splits["member"]), output=tuple(splits["board-detail"]),
         cut={"board": {0: 1 << 40}, "member": {0: 1 << 40}}, starts={}, records=len(records),
     )  # fmt: skip
 

@@ -21,12 +21,12 @@ from include.database.named import COORDINATES, query
 from include.database.offset_ledger import OffsetLedger
 from include.database.sessions import SessionLimits, connect
 from include.runtime.settings import Settings
-from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch
-from spark_jobs.speed.driver_state import DriverState
-from spark_jobs.speed.live_table import Applied
-from spark_jobs.speed.live_table_sink import LiveTableSink
+from spark_jobs.speed.health.state import DriverState
+from spark_jobs.speed.live_table import Applied, LiveTableSink
+from spark_jobs.speed.serve import BatchWriter, DecodedBatch
 from spark_jobs.speed.served_batch import records_schema
 from tests.servers import wait_until
+from tests.support.driver import driver_context
 from tests.support.pipeline import rows as sql_rows
 
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
@@ -148,7 +148,7 @@ class Writing:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self.writer = BatchWriter(self.store, self.state, self.stop)
+        self.writer = BatchWriter(driver_context(state=self.state, stop=self.stop), self.store)
 
     def give(self, rows: Iterable[dict[str, Any]]) -> bool:
         """Hand a batch over, as Spark's thread does."""

@@ -12,7 +12,7 @@ from include.contracts import headers as h
 from include.contracts.offsets import OffsetRange, Offsets
 from include.runtime.settings import SparkSettings
 from spark_jobs.connectors.session import BATCH_CONFIGURATION, STREAM_CONFIGURATION, open_session
-from spark_jobs.decoding.decode import RECORD
+from spark_jobs.decoding.spark import RECORD
 from stack.layout import Layout
 
 EPOCH = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)

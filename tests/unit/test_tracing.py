@@ -10,7 +10,7 @@ from include.gateway.ports import Record
 from include.gateway.request_trace import RequestTrace, finish
 from include.runtime import tracing
 from include.runtime.settings import TracingSettings, tracing_settings
-from include.runtime.spans import MAX_LINKS, Span, batch_span, links_of, new_trace
+from include.runtime.spans import MAX_LINKS, Span, Tracer, links_of, new_trace
 from include.runtime.tracing import DEFAULT_RATIO, OtlpTracer, tracer_of
 from tests.servers import wait_until
 from tests.support.collector import Collector
@@ -85,8 +85,31 @@ def test_links_are_of_sampled_traces_once_each_and_limited():
     headers = [None, b"garbage", UNSAMPLED.header, *sampled[:1], *sampled]
     links = links_of(headers)
     assert [link.header for link in links] == sampled[:MAX_LINKS]
-    assert batch_span("a batch", "consumer", [None, UNSAMPLED.header], 1, 2, {}) is None
-    assert batch_span("a batch", "consumer", sampled, 1, 2, {}).links == links
+
+
+def test_the_span_of_a_batch_has_links_and_there_is_none_without():
+    class Recorded(Tracer):
+        def __init__(self):
+            self.spans = []
+
+        def record(self, span):
+            self.spans.append(span)
+
+    tracer, sampled, began_ns = Recorded(), [new_trace().header for _ in range(2)], time.time_ns()
+    tracer.record_batch("a batch", "process", "board", 3, [None, UNSAMPLED.header], began_ns)
+    assert not tracer.spans
+    tracer.record_batch("a batch", "process", "board", 3, [*sampled, None], began_ns)
+    tracer.record_batch("another", "send", "board", 3, sampled, began_ns, **{"pipeline.acknowledged": 2})
+    (span, sent) = tracer.spans
+    assert (span.name, span.kind, span.parent, span.began_ns) == ("a batch", "consumer", None, began_ns)
+    assert (span.links, span.ended_ns >= began_ns) == (links_of(sampled), True)
+    assert span.attributes["messaging.destination.name"] == "board"
+    assert (span.attributes["messaging.operation.name"], span.attributes["messaging.batch.message_count"]) == (
+        "process", 3
+    )  # fmt: skip
+    assert (sent.kind, sent.attributes["messaging.operation.name"], sent.attributes["pipeline.acknowledged"]) == (
+        "producer", "send", 2
+    )  # fmt: skip
 
 
 def test_a_request_begins_no_later_than_the_sending_of_its_records():

@@ -19,9 +19,9 @@ from include.integrity.days.day_status import DayStatus
 from include.integrity.days.due_days import Window
 from include.integrity.pages.metrics import BatchMetrics, BatchState, create_metrics_app
 from include.runtime.settings import AlertSettings
-from spark_jobs.speed.driver_state import Batch, Done, TableSize
-from spark_jobs.speed.driver_view import DriverView, QueryView, StreamMetrics
-from spark_jobs.speed.lag import Lag, SparkBatch
+from spark_jobs.speed.health.lag import Lag, SparkBatch
+from spark_jobs.speed.health.report import DriverView, QueryView, StreamMetrics
+from spark_jobs.speed.health.state import Batch, Done, TableSize
 from tests.fakes.harness import FakeGateway
 from tests.support.promql import grouped_by, matchers_in, metrics_in
 

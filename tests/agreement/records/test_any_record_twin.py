@@ -24,17 +24,14 @@ from include.gateway.payload import decode as decode_body
 from include.gateway.unpublished_rows import PublishedVersion, version_of
 from include.kafka.record_table import RAW, record_times
 from include.runtime.settings import GatewayLimits
-from spark_jobs.batch.boards import SOURCES, BoardReader, decide
-from spark_jobs.decoding.arrow_rows import event_ids
-from spark_jobs.decoding.decode import RECORD, decode, valid
-from spark_jobs.decoding.raw_columns import RawColumns, longs
-from spark_jobs.decoding.record_decoder import plain_value, read_record
-from spark_jobs.decoding.slow_path import slow_path_record
-from spark_jobs.joining.details import day_of, to_records
-from spark_jobs.joining.join_rule import board_details_of_newest, newest_versions
-from spark_jobs.sources.dated_rows import DatedRows, VersionRows, of_no_day, places
+from spark_jobs.batch.day_rows import SOURCES, CandidateReader, decide
+from spark_jobs.decoding.arrow import RawColumns, event_ids, longs
+from spark_jobs.decoding.dated_rows import DatedRows, VersionRows, of_no_day, places
+from spark_jobs.decoding.reference import plain_value, read_record, slow_path_record
+from spark_jobs.decoding.spark import RECORD, day_of, decode, to_records, valid
+from spark_jobs.joining import details_of_newest, newest_versions
 from spark_jobs.speed.served_batch import DetailDecoder, records_schema
-from spark_jobs.speed.table_preload import TableDecoder
+from spark_jobs.speed.table_state import TableDecoder
 from tests.fakes.events import member
 from tests.fakes.gateway import FixedClock
 from tests.support.any_record import (
@@ -110,7 +107,7 @@ def joined(spark, decoded, definition):
     table = definition.table
     _, known = source(twisted(table)[:1])
     newest = newest_versions(valid(decode(spark.createDataFrame(known), table)), table.key_column)
-    return board_details_of_newest(decoded, [newest], definition)
+    return details_of_newest(decoded, [newest], definition)
 
 
 def values_of(row, topic):
@@ -183,8 +180,8 @@ def test_the_join_writes_records_that_keep_the_contract_with_the_same_values(spa
             if not isinstance(row, Reject)}  # fmt: skip
     decoded = valid(decode(spark.createDataFrame(source(streams)[1]), stream, traced=True))
     rows = valid(decode(spark.createDataFrame(source(tables)[1]), table))
-    details = board_details_of_newest(decoded, [newest_versions(rows, table.key_column)], definition)
-    written = to_records(details.where("author_known"), definition).toArrow().to_pylist()
+    details = details_of_newest(decoded, [newest_versions(rows, table.key_column)], definition)
+    written = to_records(details.where("is_matched"), definition).toArrow().to_pylist()
     assert len(written) > len(read) / 2 + 50
     for number, record in enumerate(written):
         message = Message(AnyRecord(output.name, record["key"], record["value"]), number)
@@ -257,7 +254,7 @@ def test_readers_by_the_column_are_total_and_agree(drawn, zone):
         created = None if isinstance(one, Reject) else one.values.get(definition.day_field_of(topic).column)
         assert day == (None if created is None else Day.of(created, zone).date)
     if topic is definition.stream:
-        parts = BoardReader(definition, Day.parse("2026-11-20", zone)).read(table)
+        parts = CandidateReader(definition, Day.parse("2026-11-20", zone)).read(table)
         decided = decide(parts.versions, parts.broken, SOURCES.empty_table())
         assert decided.distinct >= 0
     else:

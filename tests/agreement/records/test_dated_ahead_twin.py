@@ -24,12 +24,11 @@ from include.contracts.validation import Reject
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.intake import Intake, Rejected, accepted_at
 from include.gateway.unpublished_rows import version_of
-from spark_jobs.decoding.decode import decode, slow_path
-from spark_jobs.decoding.raw_columns import RawColumns
-from spark_jobs.decoding.record_decoder import read_record
-from spark_jobs.decoding.slow_path import read_slow_path
-from spark_jobs.sources.dated_rows import DatedRows, VersionRows
-from spark_jobs.speed.table_preload import TableDecoder
+from spark_jobs.decoding.arrow import RawColumns
+from spark_jobs.decoding.dated_rows import DatedRows, VersionRows
+from spark_jobs.decoding.reference import read_record, read_slow_path
+from spark_jobs.decoding.spark import decode, slow_path
+from spark_jobs.speed.table_state import TableDecoder
 from tests.agreement.records.test_any_record_twin import PIPELINES, RAW_TOPICS, numbered, raw, source
 from tests.fakes.events import board
 from tests.fakes.gateway import FixedClock

@@ -12,9 +12,8 @@ from pyspark.sql import functions as F
 
 from include.contracts.pipelines import BOARD
 from include.contracts.validation import violations
-from spark_jobs.decoding.decode import decode, slow_path
-from spark_jobs.decoding.slow_path import read_slow_path
-from spark_jobs.joining.details import day_of
+from spark_jobs.decoding.reference import read_slow_path
+from spark_jobs.decoding.spark import day_of, decode, slow_path
 from tests.fakes.events import AT, board
 from tests.support.examples import examples
 from tests.support.spark import RawRecord, encoded, raw

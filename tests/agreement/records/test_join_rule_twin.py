@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
-from spark_jobs.decoding.arrow_rows import TIMES
-from spark_jobs.joining.join_rule import authors_of_history, board_details_of_newest, newest_versions
+from spark_jobs.decoding.arrow import TIMES
+from spark_jobs.joining import details_of_newest, matches_of_history, newest_versions
 from tests.support import oracle
 
 START = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)
@@ -62,13 +62,13 @@ def boards_of(boards):
 
 def by_history(versions):
     """Board → its author's version, by the form of the batch layer."""
-    members, indexes = authors_of_history(boards_of(ALL_BOARDS), members_of(versions), "member_id_", "id_")
+    members, indexes = matches_of_history(boards_of(ALL_BOARDS), members_of(versions), "member_id_", "id_")
     return dict(zip((b.key for b in ALL_BOARDS), members["nickname_"].take(indexes).to_pylist(), strict=True))
 
 
 def by_newest(spark, relations):
     """The same, by the form of the stream."""
-    details = board_details_of_newest(spark.createDataFrame(boards_of(ALL_BOARDS)), relations, PIPELINE).toArrow()
+    details = details_of_newest(spark.createDataFrame(boards_of(ALL_BOARDS)), relations, PIPELINE).toArrow()
     return dict(zip(details["board_id"].to_pylist(), details["nickname"].to_pylist(), strict=True))
 
 

@@ -11,9 +11,9 @@ from include.contracts import headers as h
 from include.contracts.pipelines import MEMBER
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.contracts.validation import MAX_DEPTH, Reject
-from spark_jobs.decoding.decode import decode
-from spark_jobs.decoding.record_decoder import read_record
-from spark_jobs.speed.table_preload import TableDecoder
+from spark_jobs.decoding.reference import read_record
+from spark_jobs.decoding.spark import decode
+from spark_jobs.speed.table_state import TableDecoder
 from tests.fakes.events import AT, member
 from tests.support.examples import examples
 from tests.support.spark import SENT, RawRecord, encoded, raw

@@ -17,9 +17,9 @@ from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.contracts.validation import Reject, is_timestamp, parse_timestamp, violations
 from include.contracts.versions import version_in
 from include.gateway.intake import Intake, Rejected
-from spark_jobs.decoding.decode import decode
-from spark_jobs.decoding.raw_columns import RawColumns
-from spark_jobs.decoding.record_decoder import read_record
+from spark_jobs.decoding.arrow import RawColumns
+from spark_jobs.decoding.reference import read_record
+from spark_jobs.decoding.spark import decode
 from spark_jobs.speed.served_batch import DetailDecoder
 from tests.agreement.records.test_any_record_twin import raw, source
 from tests.fakes.events import board

@@ -9,7 +9,7 @@ from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
-from spark_jobs.speed.manual_reject import ManualReject, Place
+from spark_jobs.repair import ManualReject, Place
 from tests.fakes.events import board, member
 from tests.faults.stream_driver import Driver
 from tests.servers import wait_until

@@ -27,14 +27,12 @@ from include.contracts.errors import (
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
-from spark_jobs.archive.archiver import NO_ARCHIVE_BEFORE, TOPIC_REPLACED, Range, plan
-from spark_jobs.archive.check import verify_archive
-from spark_jobs.archive.compaction import compact
-from spark_jobs.archive.leftovers import remove_leftovers
+from spark_jobs.archive.archiver import NO_ARCHIVE_BEFORE, TOPIC_REPLACED, Range, compact, plan
+from spark_jobs.archive.check import remove_leftovers, verify_archive
 from spark_jobs.archive.tasks import ArchiveContext, write_portion
 from spark_jobs.batch.rebuild import rebuild_day
-from spark_jobs.sources.archive_files import ArchiveDamaged, ArchiveFolder, Origin
-from spark_jobs.sources.splits import TopicSplit
+from spark_jobs.connectors.archive_files import ArchiveDamaged, ArchiveFolder, Origin
+from spark_jobs.connectors.splits import TopicSplit
 from tests.support.archive import DAY, OUTPUT, STREAM, TABLE, Archive, a_board, a_member, at, event, made_from
 from tests.support.pipeline import ROOT, environment, rows, run_module
 

@@ -13,9 +13,8 @@ from include.database.generation_store import GenerationStore
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.batch.rebuild import build
-from spark_jobs.sources.archive_source import archive_sources
-from spark_jobs.sources.inputs import Known, fix_ranges, topic_sources
-from spark_jobs.sources.splits import FileSplit, TopicSplit, read_split
+from spark_jobs.batch.sources import Known, archive_sources, fix_ranges, topic_sources
+from spark_jobs.connectors.splits import FileSplit, TopicSplit, read_split
 from tests.support.archive import DAY, NOON, OUTPUT, STREAM, Archive, a_board, a_member, at, event, made_from
 from tests.support.pipeline import environment, rows, run_module
 
@@ -105,9 +104,9 @@ def test_a_day_from_the_archive_is_the_day_from_the_topics(archive):
     expected = built(archive, from_topic(archive))
     sources = from_archive(archive)
     assert sources.kind == "archive"
-    assert any(isinstance(split, FileSplit) for split in sources.boards)
-    assert any(isinstance(split, TopicSplit) for split in sources.boards)  # what came since the last run
-    assert sources.member_files
+    assert any(isinstance(split, FileSplit) for split in sources.stream)
+    assert any(isinstance(split, TopicSplit) for split in sources.stream)  # what came since the last run
+    assert sources.table_files
     assert built(archive, sources) == expected
     shown, excluded, _ = expected
     assert {row[0] for row in shown} >= {1, 5, 8, 65, 75}
@@ -122,7 +121,7 @@ def test_a_day_from_the_archive_is_the_day_from_the_topics(archive):
             if end:
                 archive.log.delete_before(topic, partition, end)
     sources = from_archive(archive, forced=False)  # nobody asks for the archive: the topic has lost the day
-    assert not any(isinstance(split, TopicSplit) for split in sources.boards)
+    assert not any(isinstance(split, TopicSplit) for split in sources.stream)
     assert built(archive, sources) == expected
 
 
@@ -185,7 +184,7 @@ def test_a_rebuild_from_a_shell_takes_the_archive(archive, kafka, postgres, tmp_
 def test_a_cut_before_the_end_of_the_archive_counts(archive):
     first_nights(archive)
     cut = {partition: max(0, end - 3) for partition, end in archive.offsets.ends(STREAM).items()}
-    found = archive.source.boards(DAY, Known(), (cut, cut))
+    found = archive.source.stream(DAY, Known(), (cut, cut))
     assert set(places_in(archive, found.files)) <= {
         (p, o) for p, end in cut.items() for o in range(end)}  # fmt: skip
     assert found.ends == cut
@@ -200,7 +199,7 @@ def places_in(archive, files):
 def test_the_archive_gives_each_record_once_and_no_stranger(archive):
     first_nights(archive)
     ends = archive.offsets.ends(STREAM)
-    found = archive.source.boards(DAY, Known(), (ends, ends))
+    found = archive.source.stream(DAY, Known(), (ends, ends))
     places = list(places_in(archive, found.files))
     assert len(places) == len(set(places)) == found.record_count
     strangers = {(m.partition(), m.offset()) for m in messages(archive) if m.key() in (b"62", b"63")}
@@ -225,8 +224,8 @@ def test_a_known_record_before_the_start_is_taken(archive):
     ends = archive.offsets.ends(STREAM)
     (ahead,) = [(m.partition(), m.offset()) for m in messages(archive) if m.key() == b"1"]
     known = Known({ahead[0]: ahead[1]})
-    assert ahead not in set(places_in(archive, archive.source.boards(DAY, Known(), (ends, ends)).files))
-    assert ahead in set(places_in(archive, archive.source.boards(DAY, known, (ends, ends)).files))
+    assert ahead not in set(places_in(archive, archive.source.stream(DAY, Known(), (ends, ends)).files))
+    assert ahead in set(places_in(archive, archive.source.stream(DAY, known, (ends, ends)).files))
     assert built(archive, from_archive(archive, known)) == built(archive, from_topic(archive, known))
 
 
@@ -234,8 +233,8 @@ def test_within_the_window_only_members_come_from_the_archive(archive):
     first_nights(archive)
     sources = from_archive(archive, forced=False, retention_days=NEVER)
     assert sources.kind == "topic"
-    assert sources.member_files
-    assert not any(isinstance(split, FileSplit) for split in sources.boards)
+    assert sources.table_files
+    assert not any(isinstance(split, FileSplit) for split in sources.stream)
     assert built(archive, sources) == built(archive, from_topic(archive))
 
 

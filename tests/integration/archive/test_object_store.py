@@ -17,12 +17,11 @@ from include.archive.storage import StorageDenied, StorageUnavailable, VersionsK
 from include.contracts.errors import ConfigurationError
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from spark_jobs.archive.archiver import archive_topics
-from spark_jobs.archive.check import verify_archive
-from spark_jobs.archive.leftovers import remove_leftovers
+from spark_jobs.archive.check import remove_leftovers, verify_archive
 from spark_jobs.archive.tasks import ArchiveTaskFailed
 from spark_jobs.batch.rebuild import rebuild_day
+from spark_jobs.connectors.archive_files import ArchiveDamaged, ArchiveFolder
 from spark_jobs.forget import forget
-from spark_jobs.sources.archive_files import ArchiveDamaged, ArchiveFolder
 from tests.support.archive import DAY, STREAM, TABLE, Archive, a_board, a_member
 from tests.support.object_store import ADMIN, BATCH
 from tests.support.pipeline import ROOT, environment, rows, run_module

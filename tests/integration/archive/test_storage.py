@@ -22,7 +22,7 @@ from include.archive.open_storage import open_storage
 from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept
 from include.contracts.errors import LOOK, ConfigurationError
 from include.runtime.s3_connection import S3Connection
-from spark_jobs.sources.archive_files import ArchiveDamaged, ArchiveFolder
+from spark_jobs.connectors.archive_files import ArchiveDamaged, ArchiveFolder
 from tests.servers import wait_until
 from tests.support.certificates import Authority
 from tests.support.object_store import BATCH, faulty_http, object_store

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from spark_jobs.batch.blobs import identity_partitioner
 from spark_jobs.batch.rebuild import compute_shuffle, map_some_partitions
+from spark_jobs.batch.tasks import identity_partitioner
 from stack.layout import Layout
 from tests.support.pipeline import ROOT
 

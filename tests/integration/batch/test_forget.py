@@ -26,12 +26,10 @@ from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import Settings
 from spark_jobs.archive.check import verify_archive
 from spark_jobs.batch.rebuild import build, rebuild_day
+from spark_jobs.batch.sources import EXTRACTS, Known, archive_sources, fix_ranges, splits_of, topic_sources
+from spark_jobs.connectors.archive_files import ArchiveFolder
+from spark_jobs.connectors.splits import read_topic
 from spark_jobs.forget import count, forget
-from spark_jobs.sources.archive_extract import EXTRACTS
-from spark_jobs.sources.archive_files import ArchiveFolder
-from spark_jobs.sources.archive_source import archive_sources
-from spark_jobs.sources.inputs import Known, fix_ranges, splits_of, topic_sources
-from spark_jobs.sources.splits import read_topic
 from tests.support.archive import DAY, Archive, event
 from tests.support.evolved import evolved
 from tests.support.pipeline import environment, rows, run_module

@@ -18,9 +18,8 @@ from include.integrity.days.comparison import verify
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.batch.rebuild import rebuild_day
-from spark_jobs.sources.archive_source import archive_sources
-from spark_jobs.sources.inputs import Known, Taken
-from spark_jobs.sources.splits import TopicSplit, read_split
+from spark_jobs.batch.sources import Known, Taken, archive_sources
+from spark_jobs.connectors.splits import TopicSplit, read_split
 from tests.support.archive import DAY, NOON, STREAM, TABLE, Archive, a_board, a_member
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import rows
@@ -48,7 +47,7 @@ def places(archive):
 def planned(archive, known):
     """Every place that a build would read of the stream."""
     sources = archive_sources(archive.offsets, DAY, PIPELINE, 14, NOW, lambda: known, archive.source)
-    return {place for split in sources.boards for place in places_of(archive, split)}
+    return {place for split in sources.stream for place in places_of(archive, split)}
 
 
 def places_of(archive, split):
@@ -106,7 +105,7 @@ def test_a_known_record_before_the_logs_start_is_refused(archive):
     cut(archive, partition, end)
 
     with pytest.raises(MissingRange, match=f"a record of the day was at offset {first}"):
-        planned(archive, Known(boards={partition: first}))
+        planned(archive, Known(stream={partition: first}))
 
 
 def test_records_that_the_stream_never_took_are_refused(archive):
@@ -156,7 +155,7 @@ def test_no_cut_makes_a_day_smaller(archive, seed):
                 cut(archive, partition, chance.randint(first, end))
 
     try:
-        found = planned(archive, Known(boards=known, taken=taken))
+        found = planned(archive, Known(stream=known, taken=taken))
     except MissingRange:
         return  # nothing is built
     assert expected <= found
@@ -175,9 +174,7 @@ def test_members_that_are_gone_come_from_the_archive_or_nothing_is_built(archive
     if is_archived == "before":
         assert planned(archive, Known()) == places(archive)
     else:
-        with pytest.raises(
-            MissingRange, match=f"boards would lose their authors.*topic=member.*{partition}: {end - 1}"
-        ):
+        with pytest.raises(MissingRange, match=f"records would lose their match.*topic=member.*{partition}: {end - 1}"):
             planned(archive, Known())
 
 

@@ -11,7 +11,7 @@ from include.contracts.fields import END_INSTANT, FIRST_INSTANT
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.integrity.days.due_days import days_in_topic
 from include.runtime.settings import Settings
-from spark_jobs.sources.inputs import MARGIN, fix_ranges
+from spark_jobs.batch.sources import MARGIN, fix_ranges
 from tests.support.pipeline import environment
 from tests.support.topic_log import TopicLog
 
@@ -40,8 +40,8 @@ def test_a_rebuild_finds_its_ranges_for_every_day_of_the_contract(log, date, zon
     day = Day(date, zone)
     ranges = fix_ranges(log.offsets, day, PIPELINE)
     start = 0 if day.start - MARGIN <= dt.datetime.now(dt.UTC) else RECORDS
-    assert ranges.boards == ({0: start}, {0: RECORDS})
-    assert ranges.details == ({0: start}, {0: RECORDS})
+    assert ranges.stream == ({0: start}, {0: RECORDS})
+    assert ranges.output == ({0: start}, {0: RECORDS})
 
 
 def test_days_of_1970_are_asked_for(kafka, log, postgres, tmp_path):

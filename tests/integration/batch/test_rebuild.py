@@ -17,10 +17,10 @@ from include.integrity.days.due_days import days_to_certify, days_to_rebuild, di
 from include.integrity.days.pruning import cover
 from include.integrity.days.publication import publish
 from include.kafka.offsets import OffsetReader
-from spark_jobs.batch import table_preload as member_preload
+from spark_jobs.batch import rebuild as member_preload
 from spark_jobs.batch.rebuild import TaskFailed, buckets_for, build, rebuild_day
-from spark_jobs.sources.inputs import Known, fix_ranges, topic_sources
-from spark_jobs.sources.splits import FileSplit, TopicSplit, read_split
+from spark_jobs.batch.sources import Known, fix_ranges, topic_sources
+from spark_jobs.connectors.splits import FileSplit, TopicSplit, read_split
 from tests.fakes.events import board, member
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, produce, rows
@@ -60,7 +60,7 @@ def detail(settings, partition, offset, copies):
 
 def place(settings, board_id):
     """Return the coordinates of the board's record in its topic."""
-    for split in sources(settings).boards:
+    for split in sources(settings).stream:
         for records in read_split(split, settings.kafka.connection):
             for record in records.to_pylist():
                 if record["key"] == str(board_id).encode():

@@ -13,8 +13,8 @@ from include.contracts.day import Day
 from include.contracts.errors import USAGE
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.generation_store import GenerationStore
-from spark_jobs.batch.night import build_days
 from spark_jobs.batch.rebuild import rebuild_day
+from spark_jobs.rebuild_days import build_days
 from tests.fakes.events import board, member
 from tests.support.pipeline import ROOT, environment, migrated, produce, rows, run_module
 from tests.support.topic_log import TopicLog

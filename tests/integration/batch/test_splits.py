@@ -10,8 +10,8 @@ from confluent_kafka import Producer
 from include.contracts.errors import BrokerUnavailable
 from include.kafka import range_reader
 from include.runtime.kafka_connection import KafkaConnection
-from spark_jobs.sources import splits
-from spark_jobs.sources.splits import ROWS, TopicSplit, read_topic
+from spark_jobs.connectors import splits
+from spark_jobs.connectors.splits import ROWS, TopicSplit, read_topic
 from tests.support.freezing import freeze
 from tests.support.topic_log import TopicLog
 

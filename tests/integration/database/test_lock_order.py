@@ -20,7 +20,7 @@ from include.integrity.days.late_members import find_late_members
 from include.integrity.days.pruning import collect_orphans, cover, prune
 from include.integrity.days.publication import redo, undo
 from include.integrity.days.replaced_topic import take_out_of_cuts
-from spark_jobs.recheck_store import RecheckStore, RejectedRecord
+from spark_jobs.recheck import RecheckStore, RejectedRecord
 from spark_jobs.speed.pending_store import PendingRecord, PendingStore
 from tests.fakes.events import member
 from tests.servers import wait_until

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-import spark_jobs.speed.live_table_sink as live_table_sink
+import spark_jobs.speed.live_table as live_table_sink
 from include.contracts.errors import DriverSuperseded, LedgerConflict
 from include.database.driver_lease import DriverLease
 from include.database.sessions import SessionLimits

@@ -29,7 +29,7 @@ from include.integrity.days.gateways import StoresUnread
 from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import Settings
-from spark_jobs.decoding.record_decoder import read_record
+from spark_jobs.decoding.reference import read_record
 from tests.servers import wait_until
 from tests.support.broker import producers_times
 from tests.support.database import database_environment, migrated

@@ -8,7 +8,7 @@ import pytest
 from include.integrity.days import comparison, day_checks, verified
 from include.integrity.days.comparison import verify
 from include.integrity.days.due_days import dirty_days
-from spark_jobs.speed import live_table_sink
+from spark_jobs.speed import live_table
 from tests.support.many_days import locks_held, publish_days
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import open_as, publish
@@ -156,7 +156,7 @@ def test_a_batch_of_the_speed_layer_locks_the_tables_of_its_days(settings, monke
         serve(store, [row(1, 2_000_003)])  # the session has made its stage
         held = []
         look = lambda name: name == "serve.before_commit" and held.append(locks_held(store._connection))  # noqa: E731
-        monkeypatch.setattr(live_table_sink, "failpoint", look)
+        monkeypatch.setattr(live_table, "failpoint", look)
         store._committed_offsets = {}
         rows(settings, "UPDATE offset_ledger SET next_offset = 0")
         serve(store, batch)

@@ -11,12 +11,11 @@ from include.kafka.admin import create_topics
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
-from spark_jobs.joining.join_rule import newest_versions
-from spark_jobs.speed import table_preload as member_preload
+from spark_jobs.joining import newest_versions
+from spark_jobs.speed import table_state as member_preload
 from spark_jobs.speed import table_state as module
-from spark_jobs.speed.driver_state import DriverState
-from spark_jobs.speed.table_preload import MemberPreload
-from spark_jobs.speed.table_state import TableState
+from spark_jobs.speed.health.state import DriverState
+from spark_jobs.speed.table_state import TablePreload, TableState
 from tests.fakes.events import member
 from tests.servers import wait_until
 from tests.support.pipeline import produce, with_topics
@@ -106,7 +105,7 @@ def test_rejects_are_kept_in_pages_whatever_their_size(table, settings, ids):
 
 
 def test_a_broker_that_is_out_leaves_the_table_to_spark(settings, kafka, caplog):
-    reader = MemberPreload(OffsetReader(settings.kafka.connection), Missing(), PIPELINE, 1 << 20)
+    reader = TablePreload(OffsetReader(settings.kafka.connection), Missing(), PIPELINE, 1 << 20)
     reader.start()
     assert reader.result() is None
     assert "Spark will read the table" in caplog.text
@@ -127,7 +126,7 @@ class Missing:
 def preloaded_members(settings, max_bytes=1 << 20):
     servers = settings.kafka.connection
     tail = TopicTail(servers, "member")
-    reader = MemberPreload(OffsetReader(servers), tail, PIPELINE, max_bytes)
+    reader = TablePreload(OffsetReader(servers), tail, PIPELINE, max_bytes)
     reader.start()
     try:
         return reader.result()

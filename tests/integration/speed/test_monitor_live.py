@@ -20,13 +20,14 @@ from include.database.stream_progress import Pending, Progress, StreamProgressSt
 from include.integrity.days.stream_lag import wait_until_caught_up
 from include.kafka.offsets import OffsetReader
 from spark_jobs.connectors.kafka import stream_reader
-from spark_jobs.speed import driver_view
-from spark_jobs.speed.driver_state import Batch, DriverState, topics_of
-from spark_jobs.speed.monitor import Monitor
+from spark_jobs.speed.health import report
+from spark_jobs.speed.health.monitor import Monitor
+from spark_jobs.speed.health.state import Batch, DriverState, topics_of
 from stack.layout import Layout
 from stack.prerequisites import find_java
 from tests.fakes.events import board
 from tests.servers import wait_until
+from tests.support.driver import driver_context
 from tests.support.pipeline import migrated, produce, rows, with_topics
 from tests.support.topic_log import taken_lease
 
@@ -186,9 +187,8 @@ class Followed:
         self._offset_reader = OffsetReader(settings.kafka.connection)
         self._lease = taken_lease(settings)
         self._store = StreamProgressStore(settings.database, lease=self._lease)
-        self.monitor = Monitor(
-            self._store, self.state, self._offset_reader, self._lease, TOPICS, "member", "127.0.0.1", 0
-        )
+        context = driver_context(settings, state=self.state, offset_reader=self._offset_reader, lease=self._lease)
+        self.monitor = Monitor(context, self._store, TOPICS, "member", ("127.0.0.1", 0))
         self.gates, self.queries = {}, []
         self.port = self.monitor.open()
         self.monitor.load()
@@ -256,8 +256,8 @@ def followed(spark, kafka, own_postgres, tmp_path):
 
 def test_shows_the_queries_through_a_wait_an_outage_and_an_end(followed, own_postgres):
     settings, metric = followed.settings, followed.metric
-    assert followed.health() == (503, "starting: loading the member table")
-    followed.wait("join", "waiting_for LIKE 'loading the member table, since %%'")
+    assert followed.health() == (503, "starting: loading the table")
+    followed.wait("join", "waiting_for LIKE 'loading the table, since %%'")
 
     followed.start()
     wait_until(lambda: followed.health() == (200, None), 10, "healthy")
@@ -341,7 +341,7 @@ def test_the_speed_layer_is_caught_up_when_both_ledgers_are_at_the_ends(kafka, p
 def test_an_accepted_event_behind_a_hung_transaction_is_not_caught_up_until_the_runbooks_command_ends_that(
     kafka, postgres, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(driver_view, "LONGEST_TRANSACTION_S", 1)
+    monkeypatch.setattr(report, "LONGEST_TRANSACTION_S", 1)
     settings = with_topics(kafka, postgres, "monitor_hung", tmp_path)
     servers, ledger = settings.kafka.connection, OffsetLedger(settings.database)
     offset_reader, lease, state = OffsetReader(servers), taken_lease(settings), DriverState()
@@ -358,7 +358,8 @@ def test_an_accepted_event_behind_a_hung_transaction_is_not_caught_up_until_the_
     assert wait_until_caught_up(settings, 0).join_lag == high[0] - ends[0]
 
     progress = StreamProgressStore(settings.database, lease=lease)
-    monitor = Monitor(progress, state, offset_reader, lease, TOPICS, "member", "127.0.0.1", 0)
+    context = driver_context(settings, state=state, offset_reader=offset_reader, lease=lease)
+    monitor = Monitor(context, progress, TOPICS, "member", ("127.0.0.1", 0))
     monitor.open()
     try:
         monitor.start({"join": Running("join"), "serve": Running("serve")})

@@ -22,8 +22,7 @@ from include.contracts.errors import (
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.driver_lease import DriverAlive
 from include.database.offset_ledger import OffsetLedger
-from spark_jobs.repair import Repair, reject, run
-from spark_jobs.speed.manual_reject import ManualReject, Place
+from spark_jobs.repair import ManualReject, Place, Repair, reject, run
 from spark_jobs.speed.positions import starting_position
 from stack.ports import unused
 from tests.support.pipeline import ROOT, environment, migrated, rows

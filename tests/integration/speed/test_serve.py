@@ -5,6 +5,7 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
@@ -17,10 +18,11 @@ from include.kafka.record_table import record_table
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.speed import serve as serve_module
-from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.serve import Serve
 from spark_jobs.speed.served_batch import DetailDecoder, live_columns
 from tests.servers import wait_until
+from tests.support.driver import bounded, driver_context
 from tests.support.pipeline import rows, with_topics
 from tests.support.serving import NOON, opened_store
 from tests.support.sessions import is_waiting, locked
@@ -54,10 +56,8 @@ def served_by(settings):
     opened = []
 
     def open_(max_bytes=MOST, **more):
-        opened.append(
-            Serve(opened_store(settings), settings.kafka.connection, PIPELINE, ZONE, DriverState(), threading.Event(),
-                  max_bytes, **more)
-        )  # fmt: skip
+        context = driver_context(bounded(settings, max_bytes))
+        opened.append(Serve(context, PIPELINE, opened_store(settings), **more))
         return opened[-1]
 
     yield open_
@@ -207,8 +207,8 @@ def test_records_that_a_person_rejected_are_left_out(settings, served_by, send):
 def test_a_read_waits_while_kafka_does_not_respond_and_a_stop_ends_it(settings, monkeypatch):
     monkeypatch.setattr(serve_module, "READ_TIMEOUT_S", 0.5)
     state, stop = DriverState(), threading.Event()
-    nowhere = KafkaConnection("127.0.0.1:1")
-    serve = Serve(opened_store(settings), nowhere, PIPELINE, ZONE, state, stop, MOST)
+    nowhere = replace(settings, kafka=replace(settings.kafka, connection=KafkaConnection("127.0.0.1:1")))
+    serve = Serve(driver_context(nowhere, state=state, stop=stop), PIPELINE, opened_store(settings))
     try:
         with ThreadPoolExecutor(1) as spark_thread:
             process = spark_thread.submit(serve.process, OffsetRange({0: 0}, {0: 1}), 1)

@@ -3,7 +3,7 @@
 import os
 import signal
 
-from spark_jobs.speed.watchdog import Watchdog
+from spark_jobs.speed.health.watchdog import Watchdog
 from tests.servers import wait_until
 from tests.support.freezing import freeze
 

@@ -14,7 +14,7 @@ from include.contracts.validation import Reject, encoding_violation
 from include.gateway.http.answer import Fault
 from include.gateway.payload import decode
 from include.runtime.settings import GatewayLimits
-from spark_jobs.decoding.record_decoder import read_record
+from spark_jobs.decoding.reference import read_record
 from tests.fakes.events import board
 from tests.support.any_record import AnyRecord, Message
 

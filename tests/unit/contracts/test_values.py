@@ -15,7 +15,7 @@ from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER, TOPICS
 from include.contracts.validation import violations
 from include.contracts.versions import version_in
 from include.gateway.calls.openapi_schemas import example
-from spark_jobs.decoding.record_decoder import read_record
+from spark_jobs.decoding.reference import read_record
 from tests.fakes.events import board, member
 from tests.support.any_record import DECIMALS, AnyRecord, Message, twisted
 from tests.support.orders import ORDER

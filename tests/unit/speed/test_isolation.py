@@ -239,17 +239,17 @@ class Sender:
         self.saved = trial
 
     def take(self, batch):
-        offsets = {offset for _, _, offset in batch.boards}
+        offsets = {offset for _, _, offset in batch.records}
         if self.killing & offsets:
             raise KilledError
         if self.failing & offsets:
             raise ZeroDivisionError("because of a board")
         self.sent += offsets
-        self.waiting = [board for board in self.waiting if board not in batch.boards]
+        self.waiting = [board for board in self.waiting if board not in batch.records]
 
     def reject(self, batch, _reason):
-        self.rejects += [offset for _, _, offset in batch.boards]
-        self.waiting = [board for board in self.waiting if board not in batch.boards]
+        self.rejects += [offset for _, _, offset in batch.records]
+        self.waiting = [board for board in self.waiting if board not in batch.records]
 
     def start(self, page):
         """A driver: what the one before was sending when it ended comes first."""

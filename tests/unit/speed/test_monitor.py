@@ -19,11 +19,12 @@ from include.contracts.errors import (
 )
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.stream_progress import Pending
-from spark_jobs.speed import monitor as module
-from spark_jobs.speed.driver_state import Batch, DriverState, topics_of
-from spark_jobs.speed.monitor import Monitor
+from spark_jobs.speed.health import monitor as module
+from spark_jobs.speed.health.monitor import Monitor
+from spark_jobs.speed.health.state import Batch, DriverState, topics_of
 from tests.fakes.gateway import FixedClock
 from tests.servers import wait_until
+from tests.support.driver import driver_context
 
 
 class MemoryProgress:
@@ -105,7 +106,8 @@ class World:
         self.monitor = self.monitor_of(TOPICS)
 
     def monitor_of(self, topics, port=0):
-        return Monitor(self.progress, self.state, self.topics, LEASE, topics, "member", "127.0.0.1", port, self.clock)
+        context = driver_context(state=self.state, offset_reader=self.topics, lease=LEASE)
+        return Monitor(context, self.progress, topics, "member", ("127.0.0.1", port), self.clock)
 
     def alone(self, query):
         """Of the driver that runs only this query."""
@@ -155,9 +157,9 @@ def test_answers_and_saves_heartbeats_while_the_driver_loads(world):
     assert world.health() == (503, "starting: standing by: driver a on b leads")
     assert world.progress.saves == []  # the heartbeat is of the driver that leads
     world.monitor.load()
-    assert world.health() == (503, "starting: loading the member table")
+    assert world.health() == (503, "starting: loading the table")
     assert world.get("/metrics")[0] == 200
-    world.saved("serve", lambda row: row.waiting_for.startswith("loading the member table, since "), "a heartbeat")
+    world.saved("serve", lambda row: row.waiting_for.startswith("loading the table, since "), "a heartbeat")
     world.saved("serve", lambda row: (row.driver_id, row.epoch) == ("d1", 4), "by this driver")
 
 

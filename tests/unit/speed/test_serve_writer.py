@@ -5,10 +5,11 @@ import threading
 import pytest
 
 from include.contracts.errors import DatabaseUnavailable, LedgerConflict
-from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch
-from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.live_table import Applied
+from spark_jobs.speed.serve import BatchWriter, DecodedBatch
 from tests.servers import wait_until
+from tests.support.driver import driver_context
 from tests.support.serving import batch, row
 
 FIRST, SECOND = (DecodedBatch(n, batch([row(n, n)]), {}) for n in (1, 2))
@@ -65,7 +66,7 @@ class Heard(DriverState):
 
 
 def writer_of(store, state=None, stop=None):
-    return BatchWriter(store, state or DriverState(), stop or threading.Event())
+    return BatchWriter(driver_context(state=state or DriverState(), stop=stop or threading.Event()), store)
 
 
 def test_batches_are_written_in_their_order_one_at_a_time():

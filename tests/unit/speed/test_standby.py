@@ -1,14 +1,20 @@
 """A driver that is started while another one leads waits until that one ends, is gone, or is silent."""
 
 import datetime as dt
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from include.contracts.errors import DatabaseUnavailable
 from include.database.driver_lease import Holder
-from spark_jobs.speed import driver
+from spark_jobs.speed import standby
+from spark_jobs.speed.standby import Presence, is_gone, is_running
+from spark_jobs.speed.stream_query import folder_of
 from tests.servers import wait_until
+from tests.support.pipeline import ROOT
 
 NOON = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 
@@ -32,8 +38,8 @@ class Lease:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(driver, "LOOK_S", 0.01)
-    monkeypatch.setattr(driver, "SILENT_S", 0.2)
+    monkeypatch.setattr(standby, "LOOK_S", 0.01)
+    monkeypatch.setattr(standby, "SILENT_S", 0.2)
 
 
 @pytest.fixture
@@ -52,7 +58,7 @@ def waiting(lease, stop, told=None):
     result = []
     tell = (lambda _: None) if told is None else told.append
     thread = threading.Thread(
-        target=lambda: result.append(driver.wait_for_turn(lease, lambda _: False, stop, tell)), daemon=True
+        target=lambda: result.append(standby.wait_for_turn(lease, lambda _: False, stop, tell)), daemon=True
     )
     thread.start()
     return result
@@ -68,7 +74,7 @@ def waiting(lease, stop, told=None):
     ids=["nobody ever led", "it let go", "it is gone from this machine"],
 )
 def test_its_turn_at_once(stop, lease, is_gone, after):
-    assert driver.wait_for_turn(lease, lambda driver: is_gone and driver == "other", stop) == after
+    assert standby.wait_for_turn(lease, lambda driver: is_gone and driver == "other", stop) == after
     assert lease.looks == 1
 
 
@@ -100,3 +106,51 @@ def test_it_ends_when_told_to(stop):
     wait_until(lambda: lease.looks > 1, 10, "it waits")
     stop.set()
     wait_until(lambda: result == [None], 10, "it ended")
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from spark_jobs.speed.standby import Presence
+presence = Presence(Path(sys.argv[1]), "other")
+presence.announce()
+print("here", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_driver_is_gone_when_its_process_is(tmp_path):
+    assert not is_gone(tmp_path, "other")  # nothing is known of it
+    assert not is_running(tmp_path, "other")
+    other = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], cwd=ROOT, stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
+    try:
+        assert other.stdout.readline() == b"here\n"
+        assert not is_gone(tmp_path, "other")
+        assert is_running(tmp_path, "other")
+    finally:
+        other.kill()
+        other.communicate()
+    assert is_gone(tmp_path, "other")
+    assert not is_running(tmp_path, "other")
+
+
+def test_locks_that_nobody_holds_are_removed_and_those_of_others_stay(tmp_path):
+    (tmp_path / "gone.alive").touch()
+    first, second = Presence(tmp_path, "first"), Presence(tmp_path, "second")
+    first.announce()
+    second.announce()
+    second.announce()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first.alive", "second.alive"]
+    assert not is_gone(tmp_path, "first")
+
+
+def test_checkpoints_of_a_driver_that_runs_for_hours_stay_when_another_one_starts(tmp_path):
+    """The driver of the other query."""
+    running = Presence(tmp_path, "running")
+    running.announce()
+    for driver in ("running", "gone"):
+        (tmp_path / driver).mkdir()
+        os.utime(tmp_path / driver, (0, 0))
+    folder_of(tmp_path, "new")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["new", "running"]

@@ -3,20 +3,21 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from include.contracts.errors import STOPPED
-from spark_jobs.speed import watchdog as module
-from spark_jobs.speed.watchdog import Watchdog
+from include.contracts.errors import STOPPED, DatabaseUnavailable, RecordsRefused
+from spark_jobs.speed.health import watchdog as module
+from spark_jobs.speed.health.watchdog import Chores, Watchdog
 from tests.servers import wait_until
 from tests.support.pipeline import ROOT
 
 STUCK = """
 import subprocess, sys, time
-from spark_jobs.speed import watchdog
+from spark_jobs.speed.health import watchdog
 watchdog.LOOK_S = 0.05
 child = subprocess.Popen(["sleep", "600"])
 print(child.pid, flush=True)
@@ -81,3 +82,40 @@ def test_a_process_that_was_stopped_as_a_whole_was_not_silent(watchdog, ends, mo
     seen = len(looks)
     wait_until(lambda: len(looks) > seen + 3, 10, "it looked again")
     assert (ends, pulse.silence(0)) == ([], None)
+
+
+@pytest.fixture
+def stop(monkeypatch):
+    monkeypatch.setattr(module, "ROUND_S", 0.01)
+    stop = threading.Event()
+    yield stop
+    stop.set()
+
+
+def test_a_chore_that_is_tried_again_leaves_the_next_ones_their_turn(stop):
+    rounds = []
+
+    def first():
+        rounds.append("first")
+        raise DatabaseUnavailable
+
+    running = Chores(
+        [first, lambda: rounds.append("second"), lambda: len(rounds) > 3 and stop.set()], lambda: None, stop
+    )
+    running.start()
+    assert stop.wait(10)
+    running.join()
+    running.check()
+    assert rounds[:4] == ["first", "second"] * 2
+
+
+def test_another_error_ends_the_thread_and_is_raised_by_the_check(stop):
+    def first():
+        raise RecordsRefused
+
+    running = Chores([first, stop.set], lambda: None, stop)
+    running.start()
+    running.join()
+    with pytest.raises(RecordsRefused):
+        running.check()
+    assert not stop.is_set()
