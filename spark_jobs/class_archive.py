@@ -37,8 +37,9 @@ from spark_jobs.batch.tasks import identity_partitioner
 from spark_jobs.connectors.failures import TASK_ERRORS
 from spark_jobs.connectors.kafka import CONSUMER_OPTIONS, write_records
 from spark_jobs.connectors.session import ARCHIVE_NAME, QUICK_OPTIONS, STREAM_CONFIGURATION, java_options, open_session
-from spark_jobs.decoding.spark import RECORD, decode, to_records, valid
-from spark_jobs.joining import details_of_newest, newest_versions
+from spark_jobs.decoding.arrow import table_schema
+from spark_jobs.decoding.spark import RECORD, decode, to_records
+from spark_jobs.joining import details_of_newest
 
 log = logging.getLogger("class_archive")
 
@@ -108,14 +109,10 @@ def make(spark: SparkSettings) -> Path:
 
 def _run_stream(session: SparkSession, folder: str) -> None:
     """Run the stream's code paths over a few records, without a result."""
-    boards, members = _records(session, _BOARD), _records(session, _MEMBER)
-    key, join_column = PIPELINE.table.key_column, PIPELINE.stream.field(PIPELINE.join_field).column
-    table = newest_versions(valid(decode(members, PIPELINE.table)).repartition(2, key), key).persist()
-    table.count()
+    boards = _records(session, _BOARD)
 
     def join(batch: DataFrame, _: int) -> None:
-        partitioned = batch.repartition(2, join_column).sortWithinPartitions(join_column, "partition", "offset")
-        details = details_of_newest(partitioned, [table], PIPELINE)
+        details = details_of_newest(batch, session.createDataFrame(_member()), PIPELINE)
         to_records(details, PIPELINE).write.format("noop").mode("append").save()
         _expect_failure(lambda: write_records(to_records(details, PIPELINE), _NO_BROKER, PIPELINE.output.name))
 
@@ -164,6 +161,12 @@ def _records(session: SparkSession, value: dict[str, Any]) -> DataFrame:
         "offset": 0, "timestamp": _AT, "headers": [],
     }  # fmt: skip
     return session.createDataFrame(pa.Table.from_pylist([record], to_arrow_schema(RECORD, timezone="UTC")))
+
+
+def _member() -> pa.Table:
+    """Return a row of the table, as a lookup returns it."""
+    row = {PIPELINE.table.key_column: _MEMBER["id"], "partition": 0, "offset": 0, "version_at": _AT, "deleted": False}
+    return pa.Table.from_pylist([row], table_schema(PIPELINE))
 
 
 def _expect_failure(call: Callable[[], Any]) -> None:

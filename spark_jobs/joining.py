@@ -11,120 +11,56 @@ the site's pipeline, records are boards and rows are members.
 Both give the same result for the same versions (`tests/agreement/records/test_join_rule_twin.py`).
 """
 
-from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.contracts.definition import Definition
-from include.contracts.versions import NEWEST_FIRST, OLDEST_FIRST
+from include.contracts.versions import OLDEST_FIRST
 from spark_jobs.decoding.arrow import array, begins_run
-
-
-def newest_versions(rows: DataFrame, key: str) -> DataFrame:
-    """Return one row per key: its newest version, which may be a tombstone."""
-    order = Window.partitionBy(key).orderBy(*[F.col(name) if way == "ascending" else F.desc(name)
-                                              for name, way in NEWEST_FIRST])  # fmt: skip
-    return rows.withColumn("_nth", F.row_number().over(order)).where("_nth = 1").drop("_nth")
-
-
-def version_order(prefix: str) -> Column:
-    """Return a struct to compare versions by, of columns with this prefix: the newest is the greatest."""
-    parts = {name: F.col(f"{prefix}{name}") for name, _ in NEWEST_FIRST}
-    return F.struct(*[(-parts[name] if way == "ascending" else parts[name]).alias(name)
-                      for name, way in NEWEST_FIRST]).alias("_order")  # fmt: skip
-
 
 RowIndexes = npt.NDArray[np.int64]
 
-VERSION_COLUMNS = ("partition", "offset", "version_at", "deleted")
 
-
-def details_of_newest(records: DataFrame, table: Sequence[DataFrame], definition: Definition) -> DataFrame:
+def details_of_newest(records: DataFrame, table: DataFrame, definition: Definition) -> DataFrame:
     """Return one row per record with the table's columns, from the newest version of its row, whatever its time.
 
     If that version is a tombstone or there is none, the columns are null and `is_matched` is false: the record is
-    pending.
-
-    Each relation of `table` has a key at most once; the newest version of a key across relations is used. The order of
-    the records is kept if they are sorted by the join field.
+    pending. `table` has the newest version of each row that these records name, and is broadcast, so that the records
+    stay in their tasks and in their order.
     """
-    matched = records
-    for number, relation in enumerate(table):
-        matched = _matched(matched, relation, definition, _name(number))
-    if len(table) == 1:
-        return _details(matched, records.columns, definition, _name(0))
-    record_columns = records.columns
-    chosen = matched.select(*record_columns, _newest_of(definition, len(table))).select(
-        *record_columns, *_chosen_columns(definition)
-    )
-    return _details(chosen, record_columns, definition)
-
-
-def _name(number: int) -> str:
-    return f"_match{number}"
-
-
-def _matched(records: DataFrame, relation: DataFrame, definition: Definition, name: str) -> DataFrame:
-    """Add the table's columns as `<name>_<column>`; null for a record without a row."""
-    return records.join(relation.select(*_table_columns(definition, name)), _is_match(definition, name), how="left")
+    rows = F.broadcast(table.select(*_table_columns(definition)))
+    matched = records.join(rows, _is_match(definition), how="left")
+    return matched.select(*records.columns, *_detail_columns(definition))
 
 
 @cache  # a Column is an immutable expression, and building it takes calls to the JVM
-def _table_columns(definition: Definition, name: str) -> tuple[Column, ...]:
-    table_key = definition.table.key_column
+def _table_columns(definition: Definition) -> tuple[Column, ...]:
     return (
-        F.col(table_key).alias(name),
-        *[F.col(_source(definition, column)).alias(f"{name}_{column}") for column in definition.table_columns],
-        *[F.col(column).alias(f"{name}_{column}") for column in VERSION_COLUMNS],
+        F.col(definition.table.key_column).alias("_match"),
+        *[F.col(_source(definition, column)).alias(f"_match_{column}") for column in definition.table_columns],
+        *[F.col(column).alias(f"_match_{column}") for column in ("partition", "offset", "deleted")],
     )
 
 
 @cache
-def _is_match(definition: Definition, name: str) -> Column:
-    return F.col(definition.stream.field(definition.join_field).column) == F.col(name)
+def _is_match(definition: Definition) -> Column:
+    return F.col(definition.stream.field(definition.join_field).column) == F.col("_match")
 
 
 @cache
-def _newest_of(definition: Definition, count: int) -> Column:
-    """Return the newest of a row's versions across `count` relations; null if there is none."""
-    columns = (*definition.table_columns, *VERSION_COLUMNS)
-
-    def comparable(name: str) -> Column:
-        fields = [F.col(f"{name}_{column}").alias(column) for column in columns]
-        return F.when(F.col(name).isNotNull(), F.struct(version_order(f"{name}_"), *fields))
-
-    return F.greatest(*[comparable(_name(number)) for number in range(count)]).alias("_newest")
-
-
-@cache
-def _chosen_columns(definition: Definition) -> tuple[Column, ...]:
-    columns = (*definition.table_columns, *VERSION_COLUMNS)
-    return (
-        F.when(F.col("_newest").isNotNull(), F.lit(True)).alias("_match"),
-        *[F.col("_newest")[column].alias(f"_match_{column}") for column in columns],
-    )
-
-
-def _details(
-    chosen: DataFrame, record_columns: Sequence[str], definition: Definition, name: str = "_match"
-) -> DataFrame:
-    return chosen.select(*record_columns, *_detail_columns(definition, name))
-
-
-@cache
-def _detail_columns(definition: Definition, name: str) -> tuple[Column, ...]:
-    known = F.col(name).isNotNull() & ~F.coalesce(f"{name}_deleted", F.lit(True))
+def _detail_columns(definition: Definition) -> tuple[Column, ...]:
+    known = F.col("_match").isNotNull() & ~F.coalesce("_match_deleted", F.lit(True))
     return (
         known.alias("is_matched"),
-        *[F.when(known, F.col(f"{name}_{column}")).alias(column) for column in definition.table_columns],
-        F.when(known, F.col(f"{name}_partition")).alias("table_partition"),
-        F.when(known, F.col(f"{name}_offset")).alias("table_offset"),
+        *[F.when(known, F.col(f"_match_{column}")).alias(column) for column in definition.table_columns],
+        F.when(known, F.col("_match_partition")).alias("table_partition"),
+        F.when(known, F.col("_match_offset")).alias("table_offset"),
     )
 
 

@@ -111,6 +111,7 @@ SECTIONS = (
         "The streaming application. STREAM_PROCESSES=2 runs the queries join and serve as two services.",
         (
             Variable("STREAM_CHECKPOINT_DIR", ".state/checkpoints"),
+            Variable("STREAM_STATE_DIR", ".state/stream-state"),
             Variable("STREAM_TRIGGER_INTERVAL_S", "0.7"),
             Variable("STREAM_PROCESSES", "1"),
             Variable("STREAM_METRICS_PORT", "18081", port=True),
@@ -174,6 +175,7 @@ _PATH_VARIABLES = (
     "GATEWAY_TOKENS_FILE",
     "GATEWAY_FALLBACK_DIR",
     "STREAM_CHECKPOINT_DIR",
+    "STREAM_STATE_DIR",
     "ARCHIVE_DIR",
     "LINEAGE_RECEIVER",
     "SPARK_KAFKA_JARS_DIR",

@@ -7,7 +7,8 @@ PROJECT_ROOT = Path(__file__).resolve().parent.parent
 
 # Data of services. `clean` removes these folders and keeps downloads.
 DATA_FOLDERS = (
-    "kafka", "postgres", "fallback", "checkpoints", "archive", "pipelines", "spark", "airflow", "logs", "run",
+    "kafka", "postgres", "fallback", "checkpoints", "stream-state", "archive", "pipelines", "spark", "airflow", "logs",
+    "run",
 )  # fmt: skip
 
 # A server that runs as another user must be able to traverse these folders; it cannot list them.

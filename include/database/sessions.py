@@ -277,3 +277,14 @@ def save_login_role(cursor: Cursor, role: str, password: str, attribute: str = "
     verifier = encrypt_password(password, role, cursor.connection, AUTHENTICATION)
     statement = sql.SQL(verb + " ROLE {} LOGIN " + attribute + " PASSWORD {}")
     cursor.execute(statement.format(sql.Identifier(role), sql.Literal(verifier)))
+
+
+def present_timeline(database: DatabaseSettings, role: Role) -> str:
+    """Return the timeline of the database and since when it is used; both change with a restore or a failover.
+
+    Raises DatabaseUnavailable.
+    """
+    with connect(database, role, "timeline") as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_present_timeline", cursor))
+        found: str = cursor.fetchone()[0]
+        return found

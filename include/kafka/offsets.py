@@ -25,6 +25,11 @@ class OffsetReader:
         self._timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
         self._admin = AdminClient(client_settings(kafka))
 
+    def cluster_id(self) -> str:
+        """Return the id of the cluster."""
+        with broker_errors(self._admin, self.kafka, "Describe", "the cluster"):
+            return str(self._admin.list_topics(timeout=self._timeout_s).cluster_id)
+
     def topic_id(self, topic: str) -> str:
         """Return the topic's id. A topic that is deleted and recreated has a new one."""
         with broker_errors(self._admin, self.kafka, "Describe", topic):

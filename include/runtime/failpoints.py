@@ -30,8 +30,10 @@ FOLDER_VARIABLE = "PIPELINE_FAILPOINTS_DIR"
 ACTIONS = ("kill", "pause")
 RECORD_ACTIONS = ("fail", "kill")
 ARMED = "armed"
+STATE_FAILPOINTS = ("state.writing", "state.before_rename", "state.after_rename", "state.merged")
 STREAM_FAILPOINTS = (
     "members.while_loading",
+    *STATE_FAILPOINTS,
     "join.before_send",
     "join.after_send",
     "join.before_ledger",

@@ -176,13 +176,14 @@ class GatewaySettings:
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """The speed layer's driver. With `table_partitions` 0, the size of the member table decides on the number.
+    """The speed layer's driver. `state_dir` holds the table of the join, and outlives the driver.
 
     A driver that runs *serve* alone serves HTTP at `serve_metrics_port`, any other one at `metrics_port`.
     `max_batch_bytes` limits the keys, values and headers that pass through the driver in one transaction.
     """
 
     checkpoint_dir: Path
+    state_dir: Path
     trigger_interval_s: float
     metrics_host: str
     metrics_port: int
@@ -191,7 +192,6 @@ class StreamSettings:
     max_boards_per_batch: int
     max_details_per_batch: int
     max_batch_bytes: int
-    table_partitions: int
 
 
 @dataclass(frozen=True)
@@ -349,6 +349,7 @@ class Settings:
             ),
             stream=StreamSettings(
                 checkpoint_dir=Path(env.text("STREAM_CHECKPOINT_DIR", ".state/checkpoints")),
+                state_dir=Path(env.text("STREAM_STATE_DIR", ".state/stream-state")),
                 trigger_interval_s=env.seconds("STREAM_TRIGGER_INTERVAL_S", 0.7, may_be_zero=True),
                 metrics_host=env.text("STREAM_METRICS_HOST", "127.0.0.1"),
                 metrics_port=env.port("STREAM_METRICS_PORT", 18081),
@@ -357,7 +358,6 @@ class Settings:
                 max_boards_per_batch=env.whole("STREAM_MAX_BOARDS_PER_BATCH", 500_000),
                 max_details_per_batch=env.whole("STREAM_MAX_DETAILS_PER_BATCH", 50_000),
                 max_batch_bytes=env.whole("STREAM_MAX_BATCH_BYTES", 64 << 20),
-                table_partitions=env.whole("STREAM_MEMBER_TABLE_PARTITIONS", 0, least=0, most=10_000),
             ),
             batch=BatchSettings(
                 archive_dir=read_location(env),

@@ -118,12 +118,9 @@ def require_token(context: SparkContext) -> None:
 
 # For the stream, a long-running application.
 STREAM_CONFIGURATION = {
-    "spark.scheduler.mode": "FAIR",  # batches before compaction
-    # as Hadoop reads it: a URI with nothing escaped
-    "spark.scheduler.allocation.file": f"file:{Path(__file__).parents[1] / 'speed' / 'pools.xml'}",
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",  # not Kafka: see write_records
     "spark.sql.codegen.hugeMethodLimit": "8000",  # the JVM does not compile larger methods, so do not generate them
-    "spark.sql.autoBroadcastJoinThreshold": "-1",  # joins must use the member table's partitioning
+    "spark.sql.autoBroadcastJoinThreshold": "-1",  # only rows that the join looked up are broadcast, on its demand
     "spark.sql.execution.arrow.localRelationThreshold": "1MB",  # larger relations are spread over all tasks
     "spark.sql.inMemoryColumnarStorage.compressed": "false",  # names and ids hardly compress, and trying takes a second
     # Spark's default starts a `readlink` process for each file that it renames: 60 ms per batch

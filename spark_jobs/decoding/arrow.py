@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
+from confluent_kafka import Message as KafkaMessage
 from pyarrow.lib import ArrowInvalid
 
 from include.contracts import headers as h
@@ -20,6 +21,7 @@ from include.contracts.fields import CONTROL_PATTERN, LONG_MAX, LONG_MIN, Field
 from include.contracts.topics import Topic
 from include.contracts.validation import MAX_DEPTH, Reject
 from include.contracts.versions import END_MS, FIRST_MS, NEWEST_FIRST
+from include.kafka.record_table import record_times
 from spark_jobs.decoding.reference import Message, TableRow, iter_records, read_record
 
 TIMES = pa.timestamp("us", "UTC")
@@ -340,6 +342,17 @@ class RawColumns:
         return self.decode(
             array(records["key"]), array(records["value"]), carried, lambda indexes: iter_records(records.take(indexes))
         )
+
+    def read_messages(self, messages: Sequence[KafkaMessage]) -> tuple[pa.Table, list[Reject]]:
+        """Return the rows of records that a consumer returned, and the rejects. Rows have their coordinates, too."""
+        keys = pa.array([message.key() for message in messages], pa.binary())
+        values = pa.array([message.value() for message in messages], pa.binary())
+        carried = pa.table({
+            "partition": pa.array([message.partition() for message in messages], pa.int32()),
+            "offset": pa.array([message.offset() for message in messages], pa.int64()),
+            "timestamp": record_times(messages),
+        })  # fmt: skip
+        return self.decode(keys, values, carried, lambda indexes: (messages[n] for n in indexes.to_pylist()))
 
     def decode(
         self, keys: pa.Array, values: pa.Array, carried: pa.Table, records_at: Callable[[pa.Array], Iterable[Message]]

@@ -142,6 +142,9 @@ class Driver:
     def _lead(self, take_over: bool) -> SparkSession | None:
         """Wait for this driver's turn, start the session, then take the lease. None if the driver is stopped first."""
         session: SparkSession | None = None
+        for query in self._queries:
+            self._closing.append(query.close)
+            query.preload()
         presence = Presence(self._settings.stream.checkpoint_dir, self._lease.driver_id)
         while True:
             self._loop.tick(math.inf)
@@ -165,8 +168,6 @@ class Driver:
         return wait_for_turn(self._lease, lambda other: is_gone(folder, other), self._stop, self._monitor.starting)
 
     def _open_session(self) -> SparkSession:
-        for query in self._queries:
-            query.preload()
         memory = self._settings.stream.driver_memory
         session = open_session(self._settings.spark, self._application, memory, STREAM_CONFIGURATION)
         self._closing.append(session.stop)
@@ -183,7 +184,7 @@ class Driver:
     def _start_queries(self, session: SparkSession, checkpoints: Path) -> None:
         started = {}
         for query in self._queries:
-            self._closing.append(query.close)
+            self._closing.append(query.close)  # again: before the session is stopped
             started[query.name] = query.start(session, checkpoints)
         self._monitor.start(started)
 

@@ -22,9 +22,10 @@ from include.contracts import headers as h
 from include.contracts.clock import instant_of
 from include.contracts.day import Day
 from include.contracts.definition import Definition
-from include.contracts.errors import DatabaseUnavailable
+from include.contracts.errors import DatabaseUnavailable, TimelineChanged
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.validation import Reject
+from include.database.sessions import present_timeline
 from include.kafka.topic_tail import TopicTail
 from include.runtime.failpoints import failpoint, failpoint_records
 from include.runtime.spans import MAX_LINKS
@@ -34,6 +35,7 @@ from spark_jobs.decoding.spark import RECORD, day_of, decode, timestamp_of, to_r
 from spark_jobs.joining import details_of_newest
 from spark_jobs.speed.health.state import Batch, Query
 from spark_jobs.speed.isolation import Isolation, reason_of_reject
+from spark_jobs.speed.join_keys import JoinKeys
 from spark_jobs.speed.pending_store import (
     Coordinates,
     PendingBatch,
@@ -43,7 +45,8 @@ from spark_jobs.speed.pending_store import (
 )
 from spark_jobs.speed.positions import refuse_replaced_table
 from spark_jobs.speed.stream_query import STEP, DriverContext, StreamQuery
-from spark_jobs.speed.table_state import TablePreload, TableState
+from spark_jobs.state.segments import Keys
+from spark_jobs.state.table_state import HeldFolder, NotLeading, TableState, WarmTable, unique_keys
 
 log = logging.getLogger(__name__)
 
@@ -100,8 +103,9 @@ def keep_rejects(context: DriverContext, rejected: Sequence[Reject]) -> None:
 class StreamTableJoin:
     """Joins batches of the stream with the table, and pending records once the table has their key.
 
-    A batch is one Spark job: read, decode, join, send. An observation counts the records that could not be sent; only
-    if there are any, a second job collects them.
+    The driver looks up the rows that the records of a batch name. A batch is one Spark job: read, decode, join with
+    these rows, send. An observation counts the records that could not be sent; only if there are any, a second job
+    collects them.
     """
 
     def __init__(
@@ -110,6 +114,7 @@ class StreamTableJoin:
         definition: Definition,
         session: SparkSession,
         table: TableState,
+        keys: JoinKeys,
         read: Callable[[OffsetRange], DataFrame],
     ) -> None:
         """`read` returns the records of a range of the topic."""
@@ -117,6 +122,7 @@ class StreamTableJoin:
         self._definition = definition
         self._session = session
         self._table = table
+        self._keys = keys
         self._stream = definition.stream
         self._read = read
         self._max_bytes = context.settings.stream.max_batch_bytes  # of records in the driver at once
@@ -142,7 +148,9 @@ class StreamTableJoin:
             # the records' offsets are fixed; the table is read to its end afterwards, so that no row is missed
             self._refresh()
             refreshed = time.monotonic()
-            sent = self._send(records)
+            rows = self._rows_of(range_)
+            looked_up = time.monotonic()
+            sent = self._send(self._details(records, rows))
             done = time.monotonic()
             self._write_unsent(sent, range_, batch_id)
             saved = time.monotonic()
@@ -151,7 +159,8 @@ class StreamTableJoin:
         self._context.state.set_position(self._stream.name, range_.end)
         phases = {
             "refresh": refreshed - started,
-            "send": done - refreshed,
+            "lookup": looked_up - refreshed,
+            "send": done - looked_up,
             "write_unsent": saved - done,
             "ledger": time.monotonic() - saved,
         }
@@ -188,28 +197,33 @@ class StreamTableJoin:
 
     def warm_up(self, nothing: DataFrame) -> None:
         """Run the code path once over an empty range, without sending, so that its code is compiled."""
-        details = self._details(self.decoded(nothing))
+        details = self._details(self.decoded(nothing), self._rows_with(unique_keys([])))
         to_records(details, self._definition).collect()
 
     def _refresh(self) -> None:
         changed = self._context.retry(self._table.refresh, CONSUMER)
+        self._context.state.set_position(self._definition.table.name, self._table.position)
+        self._context.state.set_table_size(self._table.size)
         self._pending.note(changed)
 
-    def _details(self, records: DataFrame) -> DataFrame:
+    def _rows_of(self, range_: OffsetRange) -> DataFrame:
+        """Return the rows of the table that the records of a range name, as far as they are known."""
+        return self._rows_with(self._context.retry(lambda: self._keys.of(range_), CONSUMER))
+
+    def _rows_with(self, keys: Keys) -> DataFrame:
+        found = pa.concat_tables(self._table.lookup(keys) or [self._table.schema.empty_table()])
+        return self._session.createDataFrame(found.combine_chunks())
+
+    def _details(self, records: DataFrame, rows: DataFrame) -> DataFrame:
         """Return the records with the table's columns, and `is_sent`: true if the record goes to the topic.
 
-        The records are partitioned and sorted by the join field, as the levels of the table already are. They are also
-        sorted by offset, so that the versions of a key reach the topic in order.
+        The records stay in the order of their partitions, so that the versions of a key reach the topic in order.
         """
-        partitioned = records.repartition(self._table.partitions, self._join_column).sortWithinPartitions(
-            self._join_column, "partition", "offset"
-        )
-        details = details_of_newest(partitioned, self._table.relations(), self._definition)
+        details = details_of_newest(records, rows, self._definition)
         return details.selectExpr("*", "ok AND (deleted OR is_matched) AS is_sent")
 
-    def _send(self, records: DataFrame) -> "_Sent":
+    def _send(self, details: DataFrame) -> "_Sent":
         counted = Observation()
-        details = self._details(records)
         traces = [] if self._context.tracer is None else [_traces()]
         self._write(details.observe(counted, *_counts(), *traces).where("is_sent"))
         counts = counted.get
@@ -269,7 +283,7 @@ class StreamTableJoin:
                             value=plain_value(record["value"], self._stream), version_at=row.version_at)  # fmt: skip
 
     def _left_of(self, range_: OffsetRange) -> DataFrame:
-        return self._left(self._details(self.decoded(self._read(range_))))
+        return self._left(self._details(self.decoded(self._read(range_)), self._rows_of(range_)))
 
     def _save_pending(self, records: Sequence[PendingRecord], batch_id: int) -> None:
         if records:
@@ -302,7 +316,9 @@ class StreamTableJoin:
         """Send the records whose key is known, and mark them as sent."""
         began_ns = time.time_ns()
         failpoint_records("resolve.records", lambda *at: any(record[:3] == at for record in batch.records))
-        details = self._details(self.decoded(self._records(batch.records))).persist()
+        records = self.decoded(self._records(batch.records))
+        keys = unique_keys(records.select(self._join_column).toArrow()[self._join_column])
+        details = self._details(records, self._rows_with(keys)).persist()
         try:
             known = details.where("is_matched")
             sent = [(row[0], row[1], row[2]) for row in known.select("topic", "partition", "offset").collect()]
@@ -367,37 +383,62 @@ class JoinQuery(StreamQuery):
 
     def __init__(self, context: DriverContext, definition: Definition) -> None:
         super().__init__(context, definition)
-        settings, table = context.settings, definition.table.name
-        self._tail = TopicTail(settings.kafka.connection, table)
-        self._preload = TablePreload(
-            context.offset_reader, self._tail, definition, settings.stream.max_batch_bytes
-        )  # fmt: skip
+        self._timeline = ""
 
     def prepare(self) -> None:
         """See `StreamQuery.prepare`. Raises TopicReplaced if the table's topic was created again."""
         super().prepare()
         self._retry(lambda: self._context.offset_reader.partitions(self._definition.table.name))
         self._refuse_replaced_table()
+        self._timeline = self._retry(self._present_timeline)
 
     def preload(self) -> None:
-        """Read the table's topic while the session is opened, if the topic is small."""
-        self._preload.start()
+        """Load the table, and keep it up to date while another driver leads or the session is opened."""
+        context, definition = self._context, self._definition
+        folder = HeldFolder(context.settings.stream.state_dir / definition.name)
+        self._closing.callback(folder.release)
+        tail = TopicTail(context.settings.kafka.connection, definition.table.name)
+        table = self._table = TableState(
+            folder.path, context.offset_reader, tail, definition, self._keep_rejects, self._timeline
+        )
+        self._closing.callback(table.close)
+        self._warm = WarmTable(table)
+        self._closing.callback(self._warm.stop)
+        self._warm.start()
+
+    def _keep_rejects(self, rejected: Sequence[Reject]) -> None:
+        """Save rejects of the table. A standby saves none: it takes records only if their rejects are saved already.
+
+        Raises NotLeading.
+        """
+        context = self._context
+        if rejected and not context.lease.epoch:
+            if context.store.count_rejects(rejected) < len(rejected):
+                raise NotLeading
+        else:
+            keep_rejects(context, rejected)
+
+    def _present_timeline(self) -> str:
+        return present_timeline(self._context.settings.database, "stream")
 
     def start(self, session: SparkSession, checkpoints: Path) -> StreamingQuery:
-        """See `StreamQuery.start`. Loads the table, and continues with the pending records."""
+        """See `StreamQuery.start`. Waits for the table, and continues with the pending records.
+
+        Raises TableReplaced, and TimelineChanged if the database was restored or failed over meanwhile.
+        """
         context, definition = self._context, self._definition
-        stream = context.settings.stream
-        most = stream.max_boards_per_batch
-        table = self._table = TableState(
-            session, context.offset_reader, self._tail, definition, context.state, partial(keep_rejects, context),
-            stream.max_batch_bytes, stream.table_partitions,
-        )  # fmt: skip
-        self._closing.callback(table.close)
-        preloaded = self._preload.result()
-        self._retry(lambda: table.load(preloaded))
-        self._refuse_replaced_table()  # again, after days as a standby; from now on `table` checks its topic's id
+        table, most = self._table, context.settings.stream.max_boards_per_batch
+        self._warm.stop()
+        self._retry(table.refresh if table.is_loaded else table.load)
+        # again, after days as a standby; from now on `table` checks its topic's id
+        self._refuse_replaced_table()
+        self._retry(table.check_topic)
+        if (timeline := self._retry(self._present_timeline)) != self._timeline:
+            raise TimelineChanged(taken_on=self._timeline, present=timeline)
         read = self._reader(session)
-        join = self._join = StreamTableJoin(context, definition, session, table, read)
+        keys = JoinKeys(TopicTail(context.settings.kafka.connection, self._topic), definition)
+        self._closing.callback(keys.close)
+        join = self._join = StreamTableJoin(context, definition, session, table, keys, read)
         progress = self._progress = JoinProgress(context, self._topic, self._topic_id, self._start)
         pending = self._pending = self._isolation("pending", join.resolve, join.reject_pending)
         self._retry(lambda: join.resume_pending(pending))

@@ -88,6 +88,13 @@ class PendingStore:
             self._lease.hold(cursor)
             return _insert(cursor, "insert_rejects", rows)
 
+    def count_rejects(self, rejects: Iterable[Reject]) -> int:
+        """Return how many of the records are saved as rejects."""
+        at = [(each.topic, each.partition, each.offset) for each in rejects]
+        with self._connection.transaction() as cursor:
+            cursor.execute(query("count_rejects_at", cursor), _columns(at))
+            return int(cursor.fetchone()[0])
+
     def save_pending(self, records: Iterable[PendingRecord]) -> int:
         """Save the records until their row of the table arrives. Returns their number.
 

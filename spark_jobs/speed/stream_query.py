@@ -134,7 +134,7 @@ class StreamQuery(ABC):
         raise_on_mismatch(self._retry(lambda: position_of(ledger, offset_reader, self.name, self._topic)))
 
     def preload(self) -> None:  # noqa: B027  *serve* needs nothing
-        """Start reading what the query needs from Kafka, while the session is opened."""
+        """Start reading what the query needs from Kafka, before this driver leads."""
 
     def take_position(self) -> None:
         """Take the starting offsets from the ledger. Only the holder of the lease may call it.

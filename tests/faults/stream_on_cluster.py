@@ -19,7 +19,6 @@ from pathlib import Path
 from include.contracts.definition import SITE_NAME
 from tests.faults import frame, stream_parts
 from tests.faults.cluster_faults import WORKERS, ClusterEffect, let_happen, wait_until_whole
-from tests.faults.stream_bulk import bulk_of_table_records
 from tests.faults.stream_plan import Effect, Fault, Plan
 from tests.faults.stream_rounds import Proof, Round
 from tests.servers import wait_until
@@ -27,15 +26,13 @@ from tests.support.spark_cluster import SparkCluster, spark_cluster
 
 _HEALTHY_S = 180.0
 _AFTER_S = (0.5, 3.0)
-MERGED = "after changes of the table were merged"  # a place: blocks that Spark cannot compute again
 KINDS: tuple[tuple[Effect | ClusterEffect, str | None], ...] = (
     (ClusterEffect.EXECUTOR_KILLED, None),
     (ClusterEffect.MASTER_KILLED, None),
     (ClusterEffect.WORKER_KILLED, None),
     (Effect.DRIVER_KILLED, None),
-    (ClusterEffect.EXECUTOR_KILLED, MERGED),
     (ClusterEffect.MASTER_AND_EXECUTOR_KILLED, None),
-    (ClusterEffect.EXECUTORS_KILLED, MERGED),
+    (ClusterEffect.EXECUTORS_KILLED, None),
 )
 
 
@@ -50,8 +47,6 @@ class Parts(stream_parts.Parts):
         """Apply the faults; on return the driver is healthy and has all its executors."""
         for fault in plan:
             time.sleep(fault.after_s)
-            if fault.place == MERGED:
-                self._merge_changes()
             if isinstance(fault.effect, ClusterEffect):
                 let_happen(fault.effect, self.cluster, self.chance)
             else:
@@ -59,19 +54,6 @@ class Parts(stream_parts.Parts):
             self.felt.add(fault.name)
             wait_until_whole(self.cluster)
             wait_until(self.driver.is_healthy, _HEALTHY_S, f"the driver is healthy, see {self.driver.log}")
-
-    def _merge_changes(self) -> None:
-        merged = self._merges()
-
-        def is_merged() -> bool:
-            bulk_of_table_records(self.settings)  # two of them make a merge, unless one refresh takes both
-            time.sleep(_AFTER_S[1])
-            return self._merges() > merged
-
-        wait_until(is_merged, _HEALTHY_S, "changes of the table are merged")
-
-    def _merges(self) -> int:
-        return self.driver.log.read_text(errors="replace").count(" merged [")
 
 
 @contextmanager

@@ -39,6 +39,7 @@ class Effect(StrEnum):
     RECORD_KILLS = "record that ends the driver"
     TOPIC_MADE_AGAIN = "stream's topic made again"
     CLOCK_SET = "driver's clock set"
+    SEGMENTS_DAMAGED = "driver killed, and its segments damaged"
 
 
 @dataclass(frozen=True)

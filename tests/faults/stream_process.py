@@ -1,6 +1,7 @@
 """The real driver, whose clock can be set, with a thread that fills the heap of its JVM when a file says so.
 
-Only the driver itself reaches its JVM. All else is `spark_jobs/stream.py`. Its JVM has the machine's time.
+Only the driver itself reaches its JVM. It writes and merges segments of its table every second, in place of every
+minute and hour. All else is `spark_jobs/stream.py`. Its JVM has the machine's time.
 """
 
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from pyspark import SparkContext
 
 from include.runtime.failpoints import FOLDER_VARIABLE
+from spark_jobs.state import segments, table_state
 from tests.support import set_clock
 from tests.support.pipeline import ROOT
 
@@ -34,6 +36,8 @@ def _exhaust_when_told(order: Path) -> None:
 if __name__ == "__main__":
     order = Path(os.environ[FOLDER_VARIABLE]) / EXHAUST
     threading.Thread(target=_exhaust_when_told, args=(order,), daemon=True).start()
+    table_state.FLUSH_S = segments.ERASE_S = 1.0
+    segments.ERASE_DURATIONS = 0
     set_clock.install()
     sys.argv[0] = str(ROOT / "spark_jobs" / "stream.py")
     set_clock.run(sys.argv[0])

@@ -7,7 +7,9 @@ Each case runs once for each question that it asks. The whole of a rebuild, an a
 import dataclasses
 import datetime as dt
 import itertools
+import tempfile
 from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -28,9 +30,8 @@ from spark_jobs.archive.archiver import next_range
 from spark_jobs.batch.sources import MARGIN, ArchiveSource, Known, archive_sources, fix_ranges
 from spark_jobs.connectors.archive_files import ArchiveFolder
 from spark_jobs.repair import ManualReject, Place
-from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.positions import position_of
-from spark_jobs.speed.table_state import TablePreload, TableState
+from spark_jobs.state.table_state import TableState
 from tests.fakes.events import member
 from tests.support.broker import make_pipeline_topics, remove_topics
 from tests.support.pipeline import migrated, produce, rows
@@ -337,20 +338,19 @@ def test_a_record_that_a_driver_takes_meanwhile_is_not_rejected_by_hand(world, c
     every_question(world, ask, take, check, lambda: leases.append(taken_lease(world.settings)))
 
 
-def test_a_table_that_is_made_again_while_it_is_preloaded_and_loaded_is_noticed(world, spark):
+def test_a_table_that_is_made_again_while_it_is_loaded_is_noticed(world):
     def ask():
         tail = TopicTail(world.settings.kafka.connection, TABLE)
-        preload = TablePreload(world.log.offsets, tail, PIPELINE, 1 << 20)
-        table = TableState(spark, world.log.offsets, tail, PIPELINE, DriverState(), [].extend, 1 << 20, 1)
-        try:
-            preload.start()
-            table.load(preload.result())
-            with suppress(TableReplaced):
-                table.check_topic()
-                return sorted(row[0] for row in table.relations()[0].select("id_").collect())
-            return None
-        finally:
-            table.close()
+        with tempfile.TemporaryDirectory() as folder:
+            table = TableState(Path(folder), world.log.offsets, tail, PIPELINE, [].extend)
+            try:
+                table.load()
+                with suppress(TableReplaced):
+                    table.check_topic()
+                    return table.known([world.quiet, 1_000, 1])
+                return None
+            finally:
+                table.close()
 
     def happen():
         world.log.make(TABLE, 1)

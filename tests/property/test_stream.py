@@ -8,8 +8,10 @@ import contextlib
 import dataclasses
 import datetime as dt
 import itertools
+import tempfile
 import threading
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import Phase, given
@@ -24,12 +26,14 @@ from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.join import StreamTableJoin, keep_rejects
+from spark_jobs.speed.join_keys import JoinKeys
 from spark_jobs.speed.live_table import LiveTableSink
 from spark_jobs.speed.pending_store import PendingStore
 from spark_jobs.speed.serve import Serve
-from spark_jobs.speed.table_state import TableState
+from spark_jobs.state.table_state import TableState
 from tests.fakes.events import board, member
 from tests.servers import wait_until
+from tests.agreement.records.test_record_decoder_twin import Message
 from tests.support.driver import bounded, driver_context
 from tests.support.examples import examples
 from tests.support.fenced import refuse_unfenced
@@ -192,12 +196,25 @@ class Measured:
         return self._details.read(records)
 
 
+class DrawnKeys:
+    """The keys of drawn records, which are not in the topic."""
+
+    def __init__(self, drawn):
+        self._drawn = drawn
+
+    def of(self, range_):
+        held = [record for record in self._drawn() if range_.holds(record.partition, record.offset)]
+        return JoinKeys(None, PIPELINE).of_messages(map(Message, held))
+
+
 class Driver:
     """The parts of one driver after the other, over the same servers."""
 
     def __init__(self, spark, settings):
         self._spark = spark
         self._settings = settings
+        self._folder = tempfile.TemporaryDirectory()  # drivers continue with the segments of those before
+        self._state_dir = Path(self._folder.name)
         self._offset_reader = OffsetReader(settings.kafka.connection)
         self.max_bytes = 1 << 20
         self._stop = threading.Event()
@@ -216,10 +233,12 @@ class Driver:
         context = driver_context(settings, lease=lease, store=self.store, state=state, stop=self._stop)
         keep = partial(keep_rejects, context)
         tail = TopicTail(servers, "member")
-        members = TableState(self._spark, offset_reader, tail, PIPELINE, state, keep, self.max_bytes, 2)
+        members = TableState(self._state_dir, offset_reader, tail, PIPELINE, keep)
         self._parts.callback(members.close)
         members.load()
-        self._join = StreamTableJoin(context, PIPELINE, self._spark, members, self._boards)
+        self._join = StreamTableJoin(
+            context, PIPELINE, self._spark, members, DrawnKeys(lambda: self._drawn), self._boards
+        )
         topic_id = offset_reader.topic_id(OUTPUT)
         start = OffsetLedger(settings.database).open("serve", OUTPUT, topic_id, offset_reader.earliest(OUTPUT), lease)
         self._serving = LiveTableSink(settings.database, "serve", OUTPUT, topic_id, lease)
@@ -229,6 +248,7 @@ class Driver:
         self._parts.callback(self._serve.close)
 
     def join(self, records):
+        self._drawn = records
         self._records = raw(self._spark, records)
         boards = self._join.decoded(self._records)
         range_ = range_of((record.partition, record.offset) for record in records)
@@ -251,6 +271,7 @@ class Driver:
 
     def close(self):
         self._parts.close()
+        self._folder.cleanup()
 
     def _is_served(self, ends):
         self._serve.check()

@@ -29,6 +29,7 @@ LOCAL_ONLY = {  # variables of `.env` that no container needs, and why
     "GATEWAY_TOKENS_FILE": "a path in the container",
     "GATEWAY_FALLBACK_DIR": "a path in the container",
     "STREAM_CHECKPOINT_DIR": "a path in the container",
+    "STREAM_STATE_DIR": "a path in the container",
     "STREAM_METRICS_PORT": "not published",
     "STREAM_SERVE_METRICS_PORT": "not published",
     "STREAM_PROCESSES": "an override file makes them two, see docs/deployment/compose.md",

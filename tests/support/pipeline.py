@@ -42,6 +42,7 @@ def environment(
         "KAFKA_MIN_INSYNC_REPLICAS": "1",
         **database_environment(postgres, database),
         "STREAM_CHECKPOINT_DIR": str(state / "checkpoints"),
+        "STREAM_STATE_DIR": str(state / "stream-state"),
         "GATEWAY_FALLBACK_DIR": str(state / "fallback"),
         "STREAM_TRIGGER_INTERVAL_S": "0.2",
         "SPARK_MASTER": "local[2]",

@@ -102,6 +102,10 @@ SELECT 'added_columns', jsonb_object_agg(added, (now() AT TIME ZONE
   FROM unnest(%(columns)s::text[]) added
 ON CONFLICT (name) DO UPDATE SET value = (s.value::jsonb || excluded.value::jsonb)::text
 
+-- name: select_present_timeline
+-- A restore that did not change the timeline is noted by its time.
+SELECT timeline || ' since ' || first_seen_at FROM database_timeline WHERE timeline = current_timeline()
+
 -- name: note_timeline
 SELECT note_timeline()
 

@@ -5,6 +5,11 @@ INSERT INTO reject (topic, partition, "offset", reason, key, value, kafka_timest
 VALUES %s
 ON CONFLICT (topic, partition, "offset") DO NOTHING
 
+-- name: count_rejects_at
+SELECT count(*) FROM reject
+  JOIN unnest(%(topics)s::text[], %(partitions)s::int[], %(offsets)s::bigint[]) AS given (topic, partition, "offset")
+ USING (topic, partition, "offset")
+
 -- name: insert_pending
 INSERT INTO pending_record
     (topic, partition, "offset", {{key}}, {{table_key}}, day, key, value, kafka_timestamp, event_id, accepted_at, version_at,

@@ -16,7 +16,8 @@ from include.contracts.clock import rfc3339
 from include.database.stream_progress import Pending, Progress
 from include.runtime.metrics_page import metrics_page
 from spark_jobs.speed.health.lag import Held, Lag, SparkBatch
-from spark_jobs.speed.health.state import Batch, Count, Done, Query, TableSize
+from spark_jobs.speed.health.state import Batch, Count, Done, Query
+from spark_jobs.state.table_state import TableSize
 
 LONGEST_WAIT_S = 30.0
 LONGEST_SILENCE_S = 60.0
@@ -292,8 +293,8 @@ def _of_driver(view: DriverView) -> Iterator[Metric]:
             "stream_pending_oldest_seconds", "How long the first of them has waited.", value=view.pending.oldest_s
         )
     members = (
-        ("rows", "Rows of the table.", view.table.rows),
-        ("changes", "Of these, changed since the last compaction.", view.table.changes),
+        ("rows", "Rows of the oldest segment.", view.table.rows),
+        ("changes", "Rows that came after the oldest segment, and may replace some of its rows.", view.table.changes),
         ("memory_bytes", "The table in memory.", view.table.memory_bytes),
         ("disk_bytes", "The table on disk.", view.table.disk_bytes),
     )

@@ -10,6 +10,7 @@ from typing import Literal
 
 from include.contracts.definition import Definition
 from include.contracts.errors import Transient
+from spark_jobs.state.table_state import TableSize
 
 Query = Literal["join", "serve"]
 Count = Literal["sent", "rejects", "pending_kept", "pending_sent", "duplicates", "rows_written", "isolated"]
@@ -44,16 +45,6 @@ class Done:
     last_at: dt.datetime | None = None
 
 
-@dataclass(frozen=True)
-class TableSize:
-    """The table: keys, of which changed since the last compaction; bytes kept in memory and on disk."""
-
-    rows: int = 0
-    changes: int = 0
-    memory_bytes: int = 0
-    disk_bytes: int = 0
-
-
 @dataclass
 class DriverState:
     """Positions, counts and waits of the queries. Thread-safe; counts grow from the start of the driver."""
@@ -66,7 +57,7 @@ class DriverState:
     _counts: Counter[str] = field(default_factory=Counter)
     _waiting: dict[tuple[Query, int], tuple[str, dt.datetime]] = field(default_factory=dict)
     _wait_numbers: Iterator[int] = field(default_factory=itertools.count)
-    _table: TableSize = TableSize()
+    _table: TableSize = field(default_factory=TableSize)
 
     def record_batch(self, query: Query, batch: Batch) -> None:
         """Record a finished batch."""

@@ -232,7 +232,7 @@ def test_volumes_are_declared_and_used(compose: Compose) -> None:
     mounted = [v.split(":")[0] for s in compose.services.values() for v in s.get("volumes", [])]
     assert set(mounted) == compose.content["volumes"].keys()
     shared = {name for name in mounted if mounted.count(name) > 1}
-    on_purpose = {"airflow", "archive", "gateway-tokens", "spark-scratch", "spark-conf"}
+    on_purpose = {"airflow", "archive", "gateway-tokens", "spark-scratch", "spark-conf", "stream-state"}
     assert shared == on_purpose, "two processes on one folder must be on purpose"
 
 

@@ -280,7 +280,7 @@ def test_folders_that_processes_write_to_are_volumes() -> None:
                 assert "emptyDir" in mounted["/tmp"], container["name"]
             if "workingDir" in container:
                 assert "emptyDir" in mounted[container["workingDir"]]
-    for name in ("STREAM_CHECKPOINT_DIR", "SPARK_SCRATCH_DIR"):
+    for name in ("STREAM_CHECKPOINT_DIR", "STREAM_STATE_DIR", "SPARK_SCRATCH_DIR"):
         assert settings()[name] in {each["mountPath"] for each in containers()["stream"]["volumeMounts"]}
 
 

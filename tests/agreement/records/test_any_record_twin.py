@@ -25,13 +25,12 @@ from include.gateway.unpublished_rows import PublishedVersion, version_of
 from include.kafka.record_table import RAW, record_times
 from include.runtime.settings import GatewayLimits
 from spark_jobs.batch.day_rows import SOURCES, CandidateReader, decide
-from spark_jobs.decoding.arrow import RawColumns, event_ids, longs
+from spark_jobs.decoding.arrow import RawColumns, event_ids, longs, newest_versions, table_schema
 from spark_jobs.decoding.dated_rows import DatedRows, VersionRows, of_no_day, places
 from spark_jobs.decoding.reference import plain_value, read_record, slow_path_record
 from spark_jobs.decoding.spark import RECORD, day_of, decode, to_records, valid
-from spark_jobs.joining import details_of_newest, newest_versions
+from spark_jobs.joining import details_of_newest
 from spark_jobs.speed.served_batch import DetailDecoder, records_schema
-from spark_jobs.speed.table_state import TableDecoder
 from tests.fakes.events import member
 from tests.fakes.gateway import FixedClock
 from tests.support.any_record import (
@@ -106,8 +105,13 @@ def joined(spark, decoded, definition):
     """The stream's records with those of the table, of which one key is known: 7."""
     table = definition.table
     _, known = source(twisted(table)[:1])
-    newest = newest_versions(valid(decode(spark.createDataFrame(known), table)), table.key_column)
-    return details_of_newest(decoded, [newest], definition)
+    return details_of_newest(decoded, newest_of(spark, known, table), definition)
+
+
+def newest_of(spark, records, table):
+    """The newest version of each key among the table's records, as the stream looks them up."""
+    rows = valid(decode(spark.createDataFrame(records), table)).toArrow()
+    return spark.createDataFrame(newest_versions(rows, table.key_column))
 
 
 def values_of(row, topic):
@@ -179,8 +183,7 @@ def test_the_join_writes_records_that_keep_the_contract_with_the_same_values(spa
     sent = {row.key: row for row in map(read_single, numbered(streams), itertools.repeat(stream))
             if not isinstance(row, Reject)}  # fmt: skip
     decoded = valid(decode(spark.createDataFrame(source(streams)[1]), stream, traced=True))
-    rows = valid(decode(spark.createDataFrame(source(tables)[1]), table))
-    details = details_of_newest(decoded, [newest_versions(rows, table.key_column)], definition)
+    details = details_of_newest(decoded, newest_of(spark, source(tables)[1], table), definition)
     written = to_records(details.where("is_matched"), definition).toArrow().to_pylist()
     assert len(written) > len(read) / 2 + 50
     for number, record in enumerate(written):
@@ -242,9 +245,9 @@ def test_readers_by_the_column_are_total_and_agree(drawn, zone):
     assert {reject.offset for reject in rejects} == set(range(len(drawn))) - set(keys)
     definition = PIPELINES[topic]
     if topic is definition.table:
-        columns = TableDecoder(definition)
-        columns.add([Message(record, number) for number, record in enumerate(drawn)])
-        assert {reject.offset for reject in columns.rejects} == {reject.offset for reject in rejects}
+        columns = RawColumns(topic, table_schema(definition).names)
+        _, found = columns.read_messages([Message(record, number) for number, record in enumerate(drawn)])
+        assert {reject.offset for reject in found} == {reject.offset for reject in rejects}
         versions = VersionRows(definition)
         assert versions.ordered(versions.read(table)).num_rows == len(keys)
         assert of_no_day(table)["id"].to_pylist() == [record_id(record.key) for record in drawn]

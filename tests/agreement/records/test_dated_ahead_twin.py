@@ -24,11 +24,10 @@ from include.contracts.validation import Reject
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.intake import Intake, Rejected, accepted_at
 from include.gateway.unpublished_rows import version_of
-from spark_jobs.decoding.arrow import RawColumns
+from spark_jobs.decoding.arrow import RawColumns, table_schema
 from spark_jobs.decoding.dated_rows import DatedRows, VersionRows
 from spark_jobs.decoding.reference import read_record, read_slow_path
 from spark_jobs.decoding.spark import decode, slow_path
-from spark_jobs.speed.table_state import TableDecoder
 from tests.agreement.records.test_any_record_twin import PIPELINES, RAW_TOPICS, numbered, raw, source
 from tests.fakes.events import board
 from tests.fakes.gateway import FixedClock
@@ -176,10 +175,9 @@ def hold(topic, drawn):
 
     definition = PIPELINES[topic]
     if topic is definition.table:
-        preloaded = TableDecoder(definition)
-        preloaded.add(messages)
-        assert set(preloaded.newest()["offset"].to_pylist()) == right  # keys are apart
-        assert {reject.offset for reject in preloaded.rejects} == set(reasons)
+        read, rejects = RawColumns(topic, table_schema(definition).names).read_messages(messages)
+        assert set(read["offset"].to_pylist()) == right  # keys are apart
+        assert {reject.offset for reject in rejects} == set(reasons)
         assert set(VersionRows(definition).read(raw(records))["offset"].to_pylist()) == right
     else:
         days = DatedRows(topic, definition, ZONE).add(raw(records))["day"].to_pylist()

@@ -6,12 +6,15 @@ Every history of a member up to three versions is tried, with every board beside
 import datetime as dt
 import itertools
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from spark_jobs.decoding.arrow import TIMES
-from spark_jobs.joining import details_of_newest, matches_of_history, newest_versions
+from spark_jobs.joining import details_of_newest, matches_of_history
+from spark_jobs.state import segments
+from spark_jobs.state.segments import Origin, SegmentStore
 from tests.support import oracle
 
 START = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)
@@ -66,9 +69,11 @@ def by_history(versions):
     return dict(zip((b.key for b in ALL_BOARDS), members["nickname_"].take(indexes).to_pylist(), strict=True))
 
 
-def by_newest(spark, relations):
-    """The same, by the form of the stream."""
-    details = details_of_newest(spark.createDataFrame(boards_of(ALL_BOARDS)), relations, PIPELINE).toArrow()
+def by_newest(spark, store):
+    """The same, by the form of the stream, with the rows that a lookup in the segments finds."""
+    members = segments.newest_of(store.find(np.array(sorted(LOGS))), MEMBERS)
+    boards = spark.createDataFrame(boards_of(ALL_BOARDS))
+    details = details_of_newest(boards, spark.createDataFrame(members), PIPELINE).toArrow()
     return dict(zip(details["board_id"].to_pylist(), details["nickname"].to_pylist(), strict=True))
 
 
@@ -90,24 +95,27 @@ def test_the_form_of_history_is_the_rule():
 
 
 @pytest.fixture(scope="module")
-def levels(spark):
-    """Relations as the stream holds them: each has a key at most once."""
-    return [
-        spark.createDataFrame(members_of(log[number] for log in LOGS.values() if len(log) > number))
-        for number in range(3)
-    ]
+def store(tmp_path_factory):
+    """Segments as the stream writes them: each has a key at most once."""
+    folder = tmp_path_factory.mktemp("segments")
+    store = SegmentStore(folder, Origin("cluster", "member", "id", "definition", "timeline"), MEMBERS)
+    for number in range(3):
+        rows = members_of(log[number] for log in LOGS.values() if len(log) > number)
+        store.append(rows, {0: number}, {0: number + 1})
+    yield store
+    store.close()
 
 
-def test_both_forms_agree_on_newest_versions(spark, levels):
+def test_both_forms_agree_on_newest_versions(spark, store):
     expected = by_history(itertools.chain(*NEWEST.values()))
     assert expected == in_plain_python(NEWEST)
-    assert by_newest(spark, levels) == expected
-    versions = levels[0].union(levels[1]).union(levels[2])
-    assert by_newest(spark, [newest_versions(versions, "id_")]) == expected
+    assert by_newest(spark, store) == expected
+    store.merge()
+    assert by_newest(spark, store) == expected
 
 
-def test_both_forms_agree_on_history_where_no_newer_version_changed_the_author(spark, levels):
-    shown, exact = by_newest(spark, levels), by_history(itertools.chain(*LOGS.values()))
+def test_both_forms_agree_on_history_where_no_newer_version_changed_the_author(spark, store):
+    shown, exact = by_newest(spark, store), by_history(itertools.chain(*LOGS.values()))
     unchanged = [b.key for b in ALL_BOARDS if all(newest.at <= b.at for newest in NEWEST[b.member])]
     assert len(unchanged) > len(HISTORIES)
     assert [shown[key] for key in unchanged] == [exact[key] for key in unchanged]

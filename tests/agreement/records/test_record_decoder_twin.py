@@ -2,6 +2,7 @@
 
 import datetime as dt
 from dataclasses import dataclass
+from itertools import chain
 
 import pytest
 from hypothesis import given, settings
@@ -11,13 +12,15 @@ from include.contracts import headers as h
 from include.contracts.pipelines import MEMBER
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.contracts.validation import MAX_DEPTH, Reject
+from spark_jobs.decoding.arrow import RawColumns, table_schema
 from spark_jobs.decoding.reference import read_record
 from spark_jobs.decoding.spark import decode
-from spark_jobs.speed.table_state import TableDecoder
+from spark_jobs.state.segments import newest_of
 from tests.fakes.events import AT, member
 from tests.support.examples import examples
 from tests.support.spark import SENT, RawRecord, encoded, raw
 
+SCHEMA = table_schema(PIPELINE)
 IDS = st.one_of(st.integers(1, 5), st.sampled_from([2**63, -1, 1.5, "7", True, None]))
 TEXTS = st.one_of(
     st.text(max_size=12), st.sampled_from([None, "가" * 64, "가" * 65, "\x00", "\x07", "\x7f", "\x85", 5, 1.5, True])
@@ -147,13 +150,13 @@ def test_the_column_wise_reader_agrees(drawn, lot):
         for offset, (key, value) in enumerate(drawn)
     ]
     messages = [Message(record) for record in records]
-    columns = TableDecoder(PIPELINE)
-    for first in range(0, len(messages), lot):
-        columns.add(messages[first : first + lot])
+    columns = RawColumns(MEMBER, SCHEMA.names)
+    read_lots = [columns.read_messages(messages[at : at + lot]) for at in range(0, len(messages), lot)]
+    tables, rejects = [rows for rows, _ in read_lots], [rejects for _, rejects in read_lots]
 
     read = [read_record(message, MEMBER) for message in messages]
-    assert sorted(columns.rejects, key=lambda reject: reject.offset) == [r for r in read if isinstance(r, Reject)]
-    assert sorted(columns.newest().to_pylist(), key=lambda row: row["id_"]) == newest(read)
+    assert sorted(chain(*rejects), key=lambda reject: reject.offset) == [r for r in read if isinstance(r, Reject)]
+    assert newest_of(tables, SCHEMA).to_pylist() == newest(read)
 
 
 def newest(read):
@@ -170,24 +173,24 @@ def newest(read):
 @pytest.mark.parametrize("value", ODD)
 def test_the_column_wise_reader_agrees_on_an_odd_value_among_plain_ones(value):
     messages = [Message(RawRecord("member", 0, offset, "7", each)) for offset, each in enumerate([FINE, value, FINE])]
-    columns = TableDecoder(PIPELINE)
-    columns.add(messages)
+    rows, rejects = RawColumns(MEMBER, SCHEMA.names).read_messages(messages)
 
     read = [read_record(message, MEMBER) for message in messages]
-    assert columns.rejects == [each for each in read if isinstance(each, Reject)]
-    assert columns.newest().to_pylist() == newest(read)
+    assert rejects == [each for each in read if isinstance(each, Reject)]
+    assert newest_of([rows], SCHEMA).to_pylist() == newest(read)
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_every_member_reaches_spark(spark, count):
-    columns = TableDecoder(PIPELINE)
-    for lot in range(count):  # a lot each, and the table begins with none
-        columns.add([Message(RawRecord("member", 0, lot, str(lot), encoded(member(lot))))])
-    assert spark.createDataFrame(columns.newest()).count() == count
+    records = [RawRecord("member", 0, number, str(number), encoded(member(number))) for number in range(count)]
+    columns = RawColumns(MEMBER, SCHEMA.names)
+    tables = [columns.read_messages([Message(record)])[0] for record in records]
+    assert spark.createDataFrame(newest_of([SCHEMA.empty_table(), *tables], SCHEMA).combine_chunks()).count() == count
 
 
 def test_plain_records_are_read_by_the_column():
-    columns = TableDecoder(PIPELINE)
+    columns = RawColumns(MEMBER, SCHEMA.names)
     values = [encoded(member(number)) for number in range(20)]
-    columns.add([Message(RawRecord("member", 0, n, str(n), value)) for n, value in enumerate(values)])
-    assert (columns.newest().num_rows, columns.looked_at) == (20, 0)
+    records = [RawRecord("member", 0, number, str(number), value) for number, value in enumerate(values)]
+    rows, _ = columns.read_messages([Message(record) for record in records])
+    assert (rows.num_rows, columns.looked_at) == (20, 0)

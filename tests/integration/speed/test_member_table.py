@@ -1,24 +1,23 @@
-"""The member table on a real broker: loaded, refreshed record by record and in bulk, folded, compacted, never older."""
+"""The table of the join on a real broker: loaded, continued after a restart, refreshed in bulk and record by record."""
+
+import contextlib
+import os
+import subprocess
+import sys
 
 import pytest
-from pyspark import StorageLevel
-from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
 
-from include.contracts.errors import BrokerUnavailable, TableReplaced
+from include.contracts.errors import BrokerUnavailable, ConfigurationError, TableReplaced
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.kafka.admin import create_topics
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
-from spark_jobs.joining import newest_versions
-from spark_jobs.speed import table_state as member_preload
-from spark_jobs.speed import table_state as module
-from spark_jobs.speed.health.state import DriverState
-from spark_jobs.speed.table_state import TablePreload, TableState
+from spark_jobs.state import table_state as module
+from spark_jobs.state.table_state import HeldFolder, NotLeading, StateNotWritten, TableState, WarmTable, unique_keys
 from tests.fakes.events import member
 from tests.servers import wait_until
-from tests.support.pipeline import produce, with_topics
+from tests.support.pipeline import ROOT, produce, with_topics
 from tests.support.topic_log import TopicLog
 
 MORNING, NOON, EVENING = (f"2026-11-20T{hour}:00:00.000Z" for hour in ("01", "03", "11"))
@@ -30,13 +29,28 @@ def settings(kafka, postgres, tmp_path):
 
 
 @pytest.fixture
-def table(spark, settings):
-    servers = settings.kafka.connection
-    tail, rejects = TopicTail(servers, "member"), []
-    table = TableState(spark, OffsetReader(servers), tail, PIPELINE, DriverState(), rejects.extend, 1 << 20, 2)
-    table.rejects = rejects
-    yield table
-    table.close()
+def opened(settings, tmp_path):
+    """A function that returns a new table over the same folder; those before are closed, unless they were killed."""
+    with contextlib.ExitStack() as closing:
+        folder = tmp_path / "state"
+        folder.mkdir()
+
+        def make(timeline="", rejects=None):
+            rejects = [] if rejects is None else rejects
+            servers = settings.kafka.connection
+            table = TableState(
+                folder, OffsetReader(servers), TopicTail(servers, "member"), PIPELINE, rejects.extend, timeline
+            )
+            table.rejects = rejects
+            closing.callback(table.close)
+            return table
+
+        yield make
+
+
+@pytest.fixture
+def table(opened):
+    return opened()
 
 
 @pytest.fixture
@@ -48,11 +62,8 @@ def ids(request):
 
 def names(table, ids):
     """Return the nickname that a join would find by id, None for a deleted member."""
-    versions = table.relations()[0]
-    for relation in table.relations()[1:]:
-        versions = versions.union(relation)
-    found = newest_versions(versions.where(versions.id_.between(ids[0], ids[-1])), "id_").collect()
-    return {row.id_ - ids[0]: None if row.deleted else row.nickname_ for row in found}
+    found = [row for rows in table.lookup(unique_keys([*ids])) for row in rows.to_pylist()]
+    return {row["id_"] - ids[0]: None if row["deleted"] else row["nickname_"] for row in found}
 
 
 def send(settings, ids, *changes):
@@ -66,72 +77,72 @@ def send(settings, ids, *changes):
 
 def test_loads_the_newest_version_of_each_member_and_their_rejects(table, settings, ids):
     send(settings, ids, (1, "old", MORNING), (1, "new", NOON), (1, "replayed", MORNING), (2, "gone", NOON), 2)
-    produce(settings, [("member", ids[3], b"{nonsense")])
-    table.load()
-    assert names(table, ids) == {1: "new", 2: None}
-    assert str(ids[3]).encode() in [reject.key for reject in table.rejects]
-
-
-def test_what_was_read_before_there_was_a_session_is_the_same_table(table, settings, ids):
-    send(settings, ids, (1, "old", MORNING), (1, "new", NOON), (1, "replayed", MORNING), (2, "gone", NOON), 2)
     produce(settings, [("member", ids[3], b"{nonsense"), ("member", ids[4], member(ids[4], nickname="a\x07b"))])
-    preloaded = preloaded_members(settings)
-    send(settings, ids, (1, "meanwhile", EVENING), (5, "came later", NOON))
-    table.load(preloaded)
-    assert names(table, ids) == {1: "new", 2: None}
-    assert {str(ids[3]).encode(), str(ids[4]).encode()} <= {reject.key for reject in table.rejects}
-    assert sorted(table.refresh()) == [ids[1], ids[5]]
-    assert names(table, ids) == {1: "meanwhile", 2: None, 5: "came later"}
-
-
-def test_a_topic_too_large_for_the_driver_is_left_to_spark(settings, ids, monkeypatch):
-    monkeypatch.setattr(member_preload, "MAX_RECORDS", 2)
-    send(settings, ids, (1, "a", NOON), (2, "b", NOON), (3, "c", NOON))
-    assert preloaded_members(settings) is None
-
-
-def test_a_topic_of_more_bytes_than_the_driver_takes_is_left_to_spark(settings, ids):
-    produce(settings, [("member", ids[n], b"{nonsense" * 100) for n in range(20)])
-    assert preloaded_members(settings, 1_000) is None
-
-
-def test_rejects_are_kept_in_pages_whatever_their_size(table, settings, ids):
-    produce(settings, [("member", ids[n], b"{nonsense" * 100 * n) for n in range(20)])
-    table._max_bytes = 5_000
     table.load()
-    assert [r.value for r in sorted(table.rejects, key=lambda r: len(r.value)) if int(r.key or 0) in ids] == [
-        b"{nonsense" * 100 * n for n in range(20)
-    ]
+    assert names(table, ids) == {1: "new", 2: None}
+    assert {str(ids[n]).encode() for n in (3, 4)} <= {reject.key for reject in table.rejects}
 
 
-def test_a_broker_that_is_out_leaves_the_table_to_spark(settings, kafka, caplog):
-    reader = TablePreload(OffsetReader(settings.kafka.connection), Missing(), PIPELINE, 1 << 20)
-    reader.start()
-    assert reader.result() is None
-    assert "Spark will read the table" in caplog.text
+def test_a_restart_reads_only_what_came_since(opened, settings, ids):
+    send(settings, ids, (1, "before", NOON), (2, "stays", NOON), (3, "gone", NOON), 3)
+    first = opened()
+    first.load()
+    send(settings, ids, (1, "in memory", EVENING))
+    first.refresh()
+    first.close()
+    send(settings, ids, (4, "meanwhile", NOON))
+    second = opened()
+    assert second.load() == 1
+    assert names(second, ids) == {1: "in memory", 2: "stays", 3: None, 4: "meanwhile"}
+    assert second.rejects == []
 
 
-class Missing:
-    """A tail that Kafka gives nothing to."""
+def test_a_table_that_was_killed_reads_what_was_in_memory_again(opened, settings, ids):
+    send(settings, ids, (1, "in a segment", NOON))
+    first = opened()
+    first.load()
+    send(settings, ids, (1, "in memory", EVENING), (2, "in memory", EVENING))
+    first.refresh()
+    second = opened()  # the first one wrote nothing since
+    assert second.load() == 2
+    assert names(second, ids) == {1: "in memory", 2: "in memory"}
 
-    position = None
 
-    def begin(self, offsets):
-        pass
+def test_a_restored_database_gets_the_rejects_again(opened, settings, ids):
+    produce(settings, [("member", ids[1], b"{nonsense")])
+    first = opened("one timeline")
+    first.load()
+    first.close()
+    assert (opened("one timeline").load(), opened("another").load() > 0) == (0, True)
 
-    def iter_to(self, ends):
-        raise BrokerUnavailable(topic="member")
+
+def test_segments_of_a_topic_that_lost_records_are_not_used(opened, settings, ids, kafka, caplog):
+    log = TopicLog(kafka.bootstrap_servers)
+    send(settings, ids, *((n, "before", NOON) for n in range(8)))
+    first = opened()
+    first.load()
+    first.close()
+    ends = log.offsets.ends("member")
+    send(settings, ids, *((n, "unread", NOON) for n in range(8)))
+    partition = next(p for p, end in log.offsets.ends("member").items() if end > ends[p])
+    log.delete_before("member", partition, ends[partition] + 1)
+    second = opened()
+    second.load()
+    assert f"partition {partition} starts at {ends[partition] + 1}, and was read up to {ends[partition]}" in caplog.text
+    create_topics(settings.kafka)
 
 
-def preloaded_members(settings, max_bytes=1 << 20):
-    servers = settings.kafka.connection
-    tail = TopicTail(servers, "member")
-    reader = TablePreload(OffsetReader(servers), tail, PIPELINE, max_bytes)
-    reader.start()
-    try:
-        return reader.result()
-    finally:
-        tail.close()
+def test_a_topic_that_is_read_in_parts(opened, settings, ids, monkeypatch):
+    monkeypatch.setattr(module, "FIRST_RECORDS", 3)
+    monkeypatch.setattr(module, "SEGMENT_RECORDS", 5)
+    send(settings, ids, *((n, f"v{n}", NOON) for n in range(40)))
+    table = opened()
+    table._part = 3
+    table.load()
+    assert names(table, ids) == {n: f"v{n}" for n in range(40)}
+    assert len(list(table._folder.glob("*.arrow"))) == 1
+    table.close()
+    assert opened().load() == 0
 
 
 def test_takes_changes_one_by_one_and_never_an_older_one(table, settings, ids):
@@ -157,12 +168,11 @@ def test_a_change_that_breaks_the_contract_is_a_reject_and_the_others_count(tabl
     assert sorted(reasons) == ["/", "/key", "/key", "/nickname"]
 
 
-def test_many_changes_at_once_are_read_by_spark(table, settings, ids, monkeypatch):
-    monkeypatch.setattr(module, "TAIL_ROWS", 3)
-    send(settings, ids, (1, "loaded", NOON))
+def test_the_keys_of_many_changes_are_not_listed(table, settings, ids, monkeypatch):
+    monkeypatch.setattr(module, "LISTED_KEYS", 3)
     table.load()
     send(settings, ids, *((n, f"v{n}", EVENING) for n in range(1, 8)))
-    assert table.refresh() is None  # the driver does not collect their keys
+    assert table.refresh() is None
     assert table.known([ids[0], ids[7], ids[1]]) == [ids[1], ids[7]]
     assert names(table, ids) == {n: f"v{n}" for n in range(1, 8)}
     send(settings, ids, (2, "after", "2026-11-20T12:00:00.000Z"))
@@ -170,10 +180,8 @@ def test_many_changes_at_once_are_read_by_spark(table, settings, ids, monkeypatc
     assert names(table, ids)[2] == "after"
 
 
-def test_recent_changes_become_a_level_and_levels_the_base(table, settings, ids, monkeypatch):
-    monkeypatch.setattr(module, "RECENT_ROWS", 2)
-    monkeypatch.setattr(module, "COMPACT_ROWS", 4)
-    monkeypatch.setattr(module, "COMPACT_SHARE", 0.0)
+def test_changes_become_segments_and_segments_one(table, settings, ids, monkeypatch):
+    monkeypatch.setattr(module, "FLUSH_ROWS", 2)
     send(settings, ids, *((n, "loaded", NOON) for n in range(10)))
     table.load()
     for turn in range(4):
@@ -181,84 +189,19 @@ def test_recent_changes_become_a_level_and_levels_the_base(table, settings, ids,
         table.refresh()
         expected = dict.fromkeys(range(10), "loaded") | {n: f"turn {n // 3}" for n in range(3 * turn + 3)}
         assert names(table, ids) == expected
-
-    def is_compacted():
-        table.refresh()
-        return len(table.relations()) < 3
-
-    wait_until(is_compacted, 60, "the changes are in the base")
+    wait_until(lambda: table.refresh() == [] and table._writing is None, 60, "the changes are in segments")
+    assert table.size.memory_bytes == 0
     assert names(table, ids) == {n: f"turn {n // 3}" for n in range(12)}
 
 
-def test_a_larger_table_folds_more_changes_at_once(table, settings, ids, monkeypatch):
-    monkeypatch.setattr(module, "RECENT_ROWS", 2)
-    send(settings, ids, *((n, "loaded", NOON) for n in range(10)))
-    monkeypatch.setattr(module, "RECENT_SHARE", 5 / table.load())
-    for expected, first in ((1, 0), (2, 3)):  # 3 changes, then 6
-        send(settings, ids, *((first + n, "changed", EVENING) for n in range(3)))
-        table.refresh()
-        assert len(table._levels) == expected
-
-
-def test_a_compaction_leaves_the_cores_to_the_batches(table, spark):
-    tasks = 40
-    pause = F.expr("reflect('java.util.concurrent.locks.LockSupport', 'parkNanos', 250000000L)")
-    slow = spark.range(0, tasks, 1, tasks).where(pause.isNotNull())
-    versions = slow.select(F.col("id").alias("id_"),
-                           *[F.lit(None).cast("string").alias(name) for name in table._columns],
-                           F.lit(0).alias("partition"), F.lit(0).cast("long").alias("offset"),
-                           F.current_timestamp().alias("version_at"), F.lit(False).alias("deleted"))  # fmt: skip
-    tracker = spark.sparkContext.statusTracker()
-
-    def done():
-        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-        return max((stage.numCompletedTasks for stage in stages if stage and stage.numTasks == tasks), default=0)
-
-    table._partitions = 2
-    compaction = table._compactor.submit(table._merged, [module._Level(versions, tasks)])
-    wait_until(lambda: done() > 0, 60, "it is under way")
-    spark.range(0, 100, 1, 2).count()  # a batch: with one queue for all it would come after the compaction's tasks
-    assert 0 < done() < tasks
-    assert compaction.result().rows == tasks
-
-
-def test_blocks_that_are_lost_are_loaded_again(table, settings, spark, ids, monkeypatch):
-    monkeypatch.setattr(module, "RECENT_ROWS", 2)
-    table._is_local = False  # as on a cluster; test_lost_executor.py kills executors of one
-    send(settings, ids, *((n, "loaded", NOON) for n in range(10)))
+def test_a_lookup_of_more_keys_than_are_looked_up_at_once(table, settings, ids, monkeypatch):
+    send(settings, ids, *((n, f"v{n}", NOON) for n in range(20)))
     table.load()
-    for turn in range(2):
-        send(settings, ids, *((3 * turn + n, f"turn {turn}", EVENING) for n in range(3)))
-        assert sorted(table.refresh()) == [ids[3 * turn + n] for n in range(3)]
-    expected = dict.fromkeys(range(10), "loaded") | {n: f"turn {n // 3}" for n in range(6)}
-
-    lose_blocks(spark)
-    send(settings, ids, (9, "meanwhile", EVENING))
-    assert table.refresh() is None, "the keys that changed meanwhile are not known"
-    assert names(table, ids) == expected | {9: "meanwhile"}
-    assert table.refresh() == []
+    monkeypatch.setattr(module, "LOOKUP_KEYS", 7)
+    assert names(table, ids) == {n: f"v{n}" for n in range(20)}
 
 
-def test_a_look_for_keys_loads_lost_blocks_again(table, settings, spark, ids, monkeypatch):
-    monkeypatch.setattr(module, "RECENT_ROWS", 2)
-    table._is_local = False
-    send(settings, ids, *((n, "loaded", NOON) for n in range(10)))
-    table.load()
-    for turn in range(2):
-        send(settings, ids, *((3 * turn + n, f"turn {turn}", EVENING) for n in range(3)))
-        table.refresh()
-    lose_blocks(spark)
-    assert table.known([ids[0], ids[9], ids[10]]) == [ids[0], ids[9]]
-    assert table.refresh() is None
-
-
-def lose_blocks(spark):
-    """Remove the blocks of all RDDs, as the loss of all executors does."""
-    for rdd in list(spark.sparkContext._jsc.getPersistentRDDs().values()):
-        rdd.unpersist(True)
-
-
-def test_what_could_not_be_read_is_read_by_the_next_refresh(table, settings, ids, monkeypatch):
+def test_records_that_could_not_be_read_are_read_by_the_next_refresh(table, settings, ids, monkeypatch):
     table.load()
     send(settings, ids, (1, "waits", NOON))
 
@@ -269,49 +212,138 @@ def test_what_could_not_be_read_is_read_by_the_next_refresh(table, settings, ids
         patched.setattr(table._tail, "iter_to", silent)
         with pytest.raises(BrokerUnavailable):
             table.refresh()
-    assert table.refresh() == [ids[1]]
+    assert table.refresh() is None, "the call before may have taken some"
     assert names(table, ids) == {1: "waits"}
 
 
-@pytest.mark.parametrize("rows", [1, 3], ids=["few", "many"])
-def test_keys_of_a_refresh_whose_merge_failed_are_not_missed(table, settings, ids, monkeypatch, rows):
-    """Boards that wait for these members would not be looked up."""
-    monkeypatch.setattr(module, "RECENT_ROWS", 0)
-    monkeypatch.setattr(module, "TAIL_ROWS", 2)
+def test_records_whose_rejects_cannot_be_saved_are_not_taken(opened, settings, ids):
+    table = opened()
     table.load()
-    send(settings, ids, (9, "a level of changes", NOON))
+    table.rejects.clear()
+    position = table.position
+    produce(settings, [("member", ids[1], b"[]")])
+    send(settings, ids, (2, "good", NOON))
+
+    def refuse(rejects):
+        if rejects:
+            raise NotLeading
+
+    table._keep_rejects = refuse
+    with pytest.raises(NotLeading):
+        table.refresh()
+    assert (table.position, names(table, ids)) == (position, {})
+    table._keep_rejects = table.rejects.extend
     table.refresh()
+    assert (len(table.rejects), names(table, ids)) == (1, {2: "good"})
 
-    def fails(levels):
-        raise RuntimeError("executors are gone")
 
-    send(settings, ids, *((n, f"v{n}", NOON) for n in range(rows)))
+def test_a_full_disk_keeps_changes_in_memory_up_to_a_bound(table, settings, ids, monkeypatch, caplog):
+    table.load()
+    monkeypatch.setattr(module, "FLUSH_ROWS", 0)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
     with monkeypatch.context() as patched:
-        patched.setattr(table, "_merged", fails)
-        with pytest.raises(RuntimeError):
+        patched.setattr(os, "fsync", full)
+        for turn in range(3):
+            send(settings, ids, (turn, f"turn {turn}", NOON))
             table.refresh()
-    assert table.refresh() is None
-    assert names(table, ids) == {n: f"v{n}" for n in range(rows)} | {9: "a level of changes"}
+            wait_until(lambda: table._writing is None or table._writing.done(), 20, "the segment is refused")
+            assert names(table, ids) == {n: f"turn {n}" for n in range(turn + 1)}
+        assert "its rows stay in memory" in caplog.text
+        patched.setattr(module, "SEGMENT_BYTES", 1)
+        with pytest.raises(StateNotWritten, match="No space left"):
+            table.refresh()
+    table.refresh()
+    assert names(table, ids) == {n: f"turn {n}" for n in range(3)}
+
+
+def test_a_warm_table_follows_the_topic_until_it_is_taken(table, settings, ids, monkeypatch):
+    monkeypatch.setattr(module, "_WARM_S", 0.05)
+    send(settings, ids, (1, "loaded", NOON))
+    warm = WarmTable(table)
+    warm.start()
+    wait_until(lambda: table.is_loaded, 60, "it is loaded")
+    send(settings, ids, (2, "meanwhile", NOON))
+    wait_until(
+        lambda: sum(table.position.values()) == sum(table._offset_reader.ends("member").values()), 20, "it follows"
+    )
+    warm.stop()
+    assert names(table, ids) == {1: "loaded", 2: "meanwhile"}
     assert table.refresh() == []
-    send(settings, ids, (5, "one", NOON))
-    assert table.refresh() == [ids[5]]
 
 
-def test_a_level_that_cannot_be_computed_is_not_persisted(table, spark):
-    level = spark.range(3).select(F.expr("raise_error('executors are gone')"))
-    with pytest.raises(PySparkException):
-        table._kept(level)
-    assert level.storageLevel == StorageLevel.NONE
+def test_a_warm_table_waits_for_the_leader_to_save_rejects(table, settings, ids, monkeypatch):
+    monkeypatch.setattr(module, "_WARM_S", 0.05)
+    tries = []
+
+    def keep(rejects):
+        tries.append(rejects)
+        if rejects and len(tries) < 3:
+            raise NotLeading
+
+    table._keep_rejects = keep
+    produce(settings, [("member", ids[1], b"[]")])
+    warm = WarmTable(table)
+    warm.start()
+    wait_until(lambda: table.is_loaded, 60, "the rejects are saved by the leader")
+    warm.stop()
+
+
+def test_an_error_of_a_warm_table_is_raised_when_it_is_taken(table, monkeypatch):
+    def fails():
+        raise TableReplaced(topic="member")
+
+    monkeypatch.setattr(table, "load", fails)
+    warm = WarmTable(table)
+    warm.start()
+    with pytest.raises(TableReplaced):
+        warm.stop()
+
+
+_HOLDER = """
+import sys, time
+from pathlib import Path
+from spark_jobs.state.table_state import HeldFolder
+folder = HeldFolder(Path(sys.argv[1]))
+print(folder.path.name, flush=True)
+time.sleep(60)
+"""
+
+
+def test_each_process_has_a_folder_of_its_own_and_finds_it_again(tmp_path):
+    def start():
+        return subprocess.Popen(
+            [sys.executable, "-c", _HOLDER, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+
+    with start() as leader, start() as standby:
+        try:
+            assert sorted(each.stdout.readline().strip() for each in (leader, standby)) == ["0", "1"]
+            third = HeldFolder(tmp_path)
+            assert third.path.name == "2"
+            third.release()
+        finally:
+            leader.kill()
+            standby.kill()
+    assert HeldFolder(tmp_path).path.name == "0"
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match=r"STREAM_STATE_DIR=.*file"):
+        HeldFolder(tmp_path / "file")
 
 
 @pytest.mark.parametrize("shifted", [0, 3], ids=["as many records", "more records"])
-def test_a_topic_made_again_is_noticed_whatever_its_offsets_add_up_to(spark, settings, kafka, shifted):
+def test_a_topic_made_again_is_noticed_whatever_its_offsets_add_up_to(settings, kafka, shifted, tmp_path):
     log = TopicLog(kafka.bootstrap_servers)
     log.make("member")
     log.send("member", 0, 5)
     servers = KafkaConnection(kafka.bootstrap_servers)
     tail = TopicTail(servers, "member")
-    table = TableState(spark, log.offsets, tail, PIPELINE, DriverState(), [].extend, 1 << 20, 2)
+    table = TableState(tmp_path, log.offsets, tail, PIPELINE, [].extend)
     try:
         table.load()
         assert table.refresh() == []

@@ -1,0 +1,61 @@
+"""Reads the keys of the table that the records of a batch name, in the driver, before Spark reads the batch.
+
+Spark would need a job for it, and would have to keep the batch or read it twice: that costs more than to fetch the
+records once more here, where the consumer fetches those of the next batch while Spark works on this one.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from confluent_kafka import Message
+
+from include.contracts.definition import Definition
+from include.contracts.offsets import OffsetRange
+from include.contracts.validation import Reject
+from include.kafka.topic_tail import TopicTail
+from spark_jobs.decoding.reference import read_record
+from spark_jobs.state.segments import Keys
+from spark_jobs.state.table_state import unique_keys
+
+
+class JoinKeys:
+    """Keys of the table by ranges of the stream's topic. Not thread-safe."""
+
+    def __init__(self, tail: TopicTail, definition: Definition) -> None:
+        self._tail = tail
+        self._topic = definition.stream
+        self._column = definition.stream.field(definition.join_field).column
+        name = definition.stream.field(definition.join_field).name
+        value = msgspec.defstruct("Value", [("key", int)], rename={"key": name})
+        self._decode = msgspec.json.Decoder(value).decode
+
+    def of(self, range_: OffsetRange) -> Keys:
+        """Return the keys that valid records of the range name, ascending and unique. Raises as `RangeReader.iter_to`.
+
+        There may be keys of records that are rejected, too.
+        """
+        start = {partition: range_.start.get(partition, 0) for partition in range_.end}
+        if self._tail.position != start:
+            self._tail.begin(start)
+        return unique_keys([key for messages in self._tail.iter_to(range_.end) for key in self._keys(messages)])
+
+    def of_messages(self, messages: Iterable[Message]) -> Keys:
+        """Return the keys that these records name."""
+        return unique_keys([*self._keys(messages)])
+
+    def _keys(self, messages: Iterable[Message]) -> Iterator[int]:
+        decode = self._decode
+        for message in messages:
+            value = message.value()
+            if value is None:
+                continue  # of a tombstone nothing is joined
+            try:
+                yield decode(value).key  # type: ignore[attr-defined]  # the struct is made of the definition
+            except (msgspec.MsgspecError, ValueError, RecursionError):
+                row = read_record(message, self._topic)
+                if not isinstance(row, Reject) and not row.deleted:
+                    yield row.values[self._column]
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._tail.close()
