@@ -1,17 +1,25 @@
-"""Removes one key of the table from the archive: rewrites each file that holds records of the key without them."""
+"""Removes one key of the table everywhere; from the archive, by rewriting each file that holds records of the key."""
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.archive.store import ArchivedFile, ArchiveStore
+from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.definition import Definition
 from include.contracts.errors import PipelineError
 from include.contracts.fields import names_key
+from include.database.forgotten import ForgottenStore
+from include.database.generation_store import remove_tables
+from include.gateway.fallback.cluster_file import require_own_cluster
+from include.gateway.forget import produce_tombstones
+from include.runtime.settings import Settings
+from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.leftovers import remove_leftovers, unlisted_files
+from spark_jobs.archive.tasks import StartContext
 from spark_jobs.sources.archive_files import ArchiveDamaged, ArchiveFolder, Origin
 from spark_jobs.sources.dated_rows import DAY, DELETED, ID
 
@@ -120,3 +128,43 @@ class ArchiveForgetting:
             is_key = pc.and_(is_broken, pc.is_in(table[ID], pa.array(stream_keys, pa.int64())))
         # broken records may not parse as JSON, so all values are searched as bytes
         return pc.or_(is_key, pc.match_substring_regex(table["value"], names_key(self._key, *fields)).fill_null(False))
+
+
+def count(settings: Settings, key: int) -> Mapping[str, int]:
+    """Return the numbers of rows, records and files that `forget` would remove, by place.
+
+    Changes nothing, but locks the rows while it counts.
+    """
+    store, folder = ArchiveStore(settings.database), ArchiveFolder.of(settings.batch)
+    tables = ForgottenStore(settings.database)
+    archived = ArchiveForgetting(store, folder, settings.pipeline, key).find(tables.stream_keys(key))
+    removed = tables.remove(key, archived.stream_keys, dry_run=True)
+    return {**removed, "archived records": archived.records, "archive files": len(archived.files),
+            "tombstones": len(archived.stream_keys) + 1}  # fmt: skip
+
+
+def forget(start_context: StartContext, settings: Settings, key: int, reason: str, made_by: str) -> Mapping[str, int]:
+    """Remove the key; returns the numbers of rows, records and files removed, by place.
+
+    Raises ForeignCluster (only on the machine that has the gateway's store), DayBusy, ArchiveBusy, VersionsKept, and
+    the errors of `archive_topics`.
+    """
+    # in another cluster the tombstones would have no effect, and would be counted as sent
+    require_own_cluster(settings.kafka.connection, [settings.gateway.fallback_dir])
+    store, folder = ArchiveStore(settings.database), ArchiveFolder.of(settings.batch)
+    tables = ForgottenStore(settings.database)
+    archive = ArchiveForgetting(store, folder, settings.pipeline, key)
+    stream_keys = tables.open(key, reason, made_by)  # first, so that no rebuild loads the key's rows from now on
+    if store.batches(settings.pipeline.table.name):
+        # up to the end of the topics, else the next run would archive the key's remaining records
+        archive_topics(start_context, settings, settings.pipeline, f"forget-{rfc3339(SystemClock().now())}")
+    with store.hold():
+        archived = archive.find(stream_keys)
+        stream_keys = tables.open(key, reason, made_by, archived.stream_keys)
+        archive.remove(archived)
+    sent = produce_tombstones(settings.kafka.connection, settings.pipeline, key, stream_keys, SystemClock())
+    removed = tables.remove(key, stream_keys, dry_run=False)
+    remove_tables(settings.database)  # of builds that were given up before their table was attached
+    done = {**removed, "archived records": archived.records, "archive files": len(archived.files), "tombstones": sent}
+    tables.close(key, done)
+    return done

@@ -72,7 +72,7 @@ def archive_sources(
     boards = archive.boards(day, known, ranges.boards) if from_archive or lost else None
     if boards is None:
         if from_archive:
-            raise MissingRange("nothing of the topic is archived; run python -m spark_jobs.archive_day first",
+            raise MissingRange("nothing of the topic is archived; run `pipeline archive day` first",
                                topic=stream)  # fmt: skip
         if lost:
             raise lost

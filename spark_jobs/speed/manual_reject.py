@@ -1,6 +1,5 @@
 """Rejects one record by hand: table reject keeps it, and the stream skips it from its next start on."""
 
-import getpass
 import os
 import re
 import socket
@@ -14,6 +13,7 @@ from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import read_as_rejects
+from include.runtime.command import author
 from include.runtime.settings import DatabaseSettings
 from spark_jobs.speed.driver_state import Query, topics_of
 from spark_jobs.speed.pending_store import PendingStore
@@ -62,7 +62,7 @@ class ManualReject:
         found: list[Reject] = []
         if place.partition in whole.end and whole.holds(place.partition, place.offset):
             range_ = OffsetRange({place.partition: place.offset}, {place.partition: place.offset + 1})
-            reason = f"rejected by hand by {getpass.getuser()}@{socket.gethostname()}"
+            reason = f"rejected by hand by {author()}"
             found = read_as_rejects(self._offset_reader.kafka, place.topic, range_, reason)
         if not found:
             raise MissingRange("the topic has no such record", record=place, first=whole.start.get(place.partition),

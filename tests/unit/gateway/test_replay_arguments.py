@@ -1,4 +1,4 @@
-"""Arguments of `python -m include.gateway.replay` that would do something else than was meant are refused."""
+"""Arguments of `pipeline gateway replay` that would do something else than was meant are refused."""
 
 import pytest
 
