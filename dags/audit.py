@@ -12,7 +12,7 @@ Compares Kafka with the contract every morning, and publishes the rate of duplic
   that mends it. The brokers and the producers' settings are the first pipeline's to compare.
 - `stream` reads the duplicates that the published rebuild of each of the newest `KAFKA_RETENTION_DAYS` days counted in
   the output topic, logs and returns the rate of each day, and records an alert for each day above
-  `ALERT_DUPLICATES_PERCENT`. The same rates are in `python -m include.integrity status`, and the counts in view
+  `ALERT_DUPLICATES_PERCENT`. The same rates are in `pipeline days status`, and the counts in view
   `day_trust`.
 
 **Danger**: none. It reads, and writes tables `alert` and `alert_notice` alone. Read a command before you run it: one
@@ -20,7 +20,7 @@ that reassigns partitions copies their data between brokers. Duplicates do not c
 writes at least once, and readers see each version once.
 
 **How to run again**: trigger it, or clear a task. Do so after a drift was mended, so that its alert ends. A rate
-changes only when its day is rebuilt and published. On a shell, `python -m include.integrity audit` prints the drifts
+changes only when its day is rebuilt and published. On a shell, `pipeline kafka audit` prints the drifts
 and tells nobody.
 """
 

@@ -5,7 +5,7 @@ Removes the data of a person everywhere. Started by hand, through a form: a key 
 member's id or a customer's number, and the records of the stream that are joined to it. A dry run, the default, counts
 them.
 
-**What a run does**: drains the gateways' fallback stores and starts the Spark job `spark_jobs/forget.py`, whose log has
+**What a run does**: drains the gateways' fallback stores and runs `pipeline days forget` as a Spark job, whose log has
 the counts: rows of every day and generation, pending records, rejects, corrections and the archive, and for the
 pipeline with the site's tables the system of record. It sends tombstones. The key stays forgotten: no rebuild shows it.
 

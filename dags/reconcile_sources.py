@@ -13,7 +13,7 @@ gateways. The nightly run publishes.
 without an acknowledgement is sent again with the same event id, and counts once.
 
 **How to run again**: every task can run twice; clear the failed one, or trigger the DAG again. A night that is missed,
-or that a clock change skips, is covered by the next one. On a shell: `python -m include.gateway.reconcile --dry-run`.
+or that a clock change skips, is covered by the next one. On a shell: `pipeline gateway reconcile --dry-run`.
 """
 
 from typing import Any

@@ -9,7 +9,7 @@ rebuild drains first: use it to see that the stores are empty, for example befor
 
 **Danger**: none. A record that is sent twice has the same event id, and counts once. Events that are set aside stay.
 
-**How to run again**: trigger it, or clear the task. On a shell: `python -m include.integrity drain`.
+**How to run again**: trigger it, or clear the task. On a shell: `pipeline gateway drain`.
 """
 
 from airflow.sdk import DAG

@@ -13,7 +13,7 @@ and when and why each was built, and the corrections, counted by class, that wou
 wrong again. Nothing is lost: the undone generation is kept for a redo.
 
 **How to run again**: the task can run twice, its run changes the day once. Another run goes back one step
-further: first look at the history, with `python -m include.integrity history --day …`.
+further: first look at the history, with `pipeline days history --day …`.
 """
 
 from typing import Any

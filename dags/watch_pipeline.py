@@ -14,7 +14,7 @@ holds the open alerts, so each is sent once. Notices go to the log of the task, 
 is alerted. It cannot report that Airflow itself is down: watch Airflow's health from outside.
 
 **How to run again**: trigger it, or clear the task; a notice that was sent is not sent again. On a shell,
-`python -m include.integrity watch` prints the findings and sends nothing. All alerts are explained in
+`pipeline days watch` prints the findings and sends nothing. All alerts are explained in
 `docs/runbooks/alerts.md`.
 """
 

@@ -43,16 +43,16 @@ class PipelineStory(Chapters):
         """Chapter 3."""
         tell = self.narrator
         tell.chapter("A rebuild corrects the day")
-        self._command("drain")
-        self._command("catch-up")
-        self._command("rebuild", "--publish", "--reason", "demo", day=True)
+        self._command("gateway drain")
+        self._command("stream catch-up")
+        self._command("days rebuild", "--publish", "--reason", "demo", day=True)
         corrections = self.warehouse.corrections(self.records.day)
         tell.say("corrections of the rebuild:")
         tell.table(("class", "records"), corrections.items())
         tell.check(corrections.get("unexplained", 0) == 0, "no difference is unexplained")
         self._is_joined_with(MORNING, f"the {self.stream} has the {self.table} of its time again, in every column")
         self._are_all("final")
-        certificate = self._command("certify", day=True)
+        certificate = self._command("days certify", day=True)
         terms = {term["name"]: term["value"] for term in certificate["terms"]}
         raw, rows, pending, rejected = (int(terms[name]) for name in ("raw_distinct", "rows", "pending", "rejected"))
         tell.check(
@@ -64,10 +64,10 @@ class PipelineStory(Chapters):
         """Chapter 4."""
         tell = self.narrator
         tell.chapter("The publication is undone, and done again")
-        self._command("undo", "--to", "0", "--reason", "demo", day=True)
+        self._command("days undo", "--to", "0", "--reason", "demo", day=True)
         self._are_all("live")
         self._is_joined_with(EVENING, "the day shows the stream's rows again")
-        self._command("redo", "--reason", "demo", day=True)
+        self._command("days redo", "--reason", "demo", day=True)
         self._are_all("final")
 
     @property
@@ -87,13 +87,17 @@ class PipelineStory(Chapters):
         self.narrator.check(count == self.next_record, f"{count} of {self.next_record} rows are {finality}")
 
     def _command(self, name: str, *arguments: str, day: bool = False) -> Any:
-        """Run a command of the batch layer and return its result. Waits while the night's run has the day."""
-        command = ["-m", "include.integrity", name, *(("--day", str(self.records.day)) if day else ()), *arguments]
-        self.narrator.say(f"[dim]PIPELINE={self._view} python {' '.join(command)}[/]")
+        """Run a command of `pipeline` and return its result. Waits while the night's run has the day."""
+        command = ["pipeline", *name.split(), *(("--day", str(self.records.day)) if day else ()), *arguments]
+        self.narrator.say(f"[dim]PIPELINE={self._view} {' '.join(command)}[/]")
         done, _ = self.narrator.until(
             name,
             lambda: subprocess.run(
-                [sys.executable, *command, "--json"], env=self.environment, capture_output=True, text=True, check=False
+                [sys.executable, "-m", *command, "--json"],
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                check=False,
             ),
             lambda done: done.returncode != TRY_LATER,
             300,

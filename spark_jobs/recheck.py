@@ -1,27 +1,8 @@
-"""Takes rows out of the way whose records the contract rejects by now: `python -m spark_jobs.recheck`.
+"""Takes rows out of the way whose records the contract rejects by now: `pipeline stream recheck`."""
 
-PIPELINE chooses the pipeline. The contract is narrower than when these records were accepted: since then a version may
-not be later than the time of its record, for example. Readers reject such a record, but rows that were made from it
-stay: in front of readers, and above every newer record that has an earlier version.
-
-It reads the topics of the stream and of the table from their first record on, and from the archive what they no longer
-have. It prints each row, its record and the reason, counts the archived versions of such records, and changes nothing.
-With --execute it also removes the rows of the speed layer, sends the newest valid record of each of these keys again,
-removes the versions from the archive, keeps the records in table reject, and marks the published days dirty. The next
-night rebuilds those.
-
-Stop the stream before --execute, after it has processed all records, and start it afterwards. Run the command again
-after a repair of *serve*, which reads the output topic again. docs/runbooks/clock.md has the steps.
-
-Exit codes: 0 nothing found, or removed; 2 wrong arguments; 3 rows or versions were found and not removed; 75 a driver
-is alive or behind, an archive run is in progress, or a server is down: run it again; 78 a setting is wrong.
-"""
-
-import argparse
 import datetime as dt
 import os
 import socket
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,19 +17,17 @@ from include.archive.store import ArchiveStore
 from include.contracts import headers as h
 from include.contracts.clock import rfc3339
 from include.contracts.day import Day
-from include.contracts.errors import LOOK, OK, Retryable
+from include.contracts.errors import Retryable
 from include.contracts.topics import Topic
 from include.contracts.versions import accepted_time, record_time
 from include.database.driver_lease import DriverLease
 from include.database.generation_store import GenerationStore
 from include.database.named import query
-from include.database.schema_revision import checked_settings
 from include.database.sessions import connect
 from include.database.shown_keys import a_few_at_a_time, day_number
 from include.integrity.days.stream_lag import wait_until_caught_up
 from include.kafka.offsets import OffsetReader
 from include.kafka.record_table import RAW
-from include.runtime.command import as_command
 from include.runtime.settings import DatabaseSettings, Settings
 from spark_jobs.archive.rewriting import VersionsOf, iter_expired
 from spark_jobs.connectors.archive_files import ArchiveFolder
@@ -280,38 +259,3 @@ def lines(rejected: Sequence[Rejected], found: Sequence[MadeRow]) -> Iterator[st
         yield f"{place}: key {row.key}{version}, of {record}: {reasons[row.topic, row.partition, row.offset]}"
     if len(found) > SHOWN:
         yield f"and {len(found) - SHOWN:,} more lines"
-
-
-@as_command
-def main() -> int:
-    """Run the command; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m spark_jobs.recheck",
-        description=(__doc__ or "").split("\n\n", 1)[1],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--execute", action="store_true", help="remove the rows; without this option only print them")
-    parser.add_argument("--force", action="store_true", help="also if a driver seems to be alive; it is superseded")
-    arguments = parser.parse_args()
-    settings = checked_settings("batch")
-    recheck = Recheck(settings)
-    if arguments.execute and not arguments.force:
-        recheck.refuse_live_driver()
-    rejected, found = recheck.look(keep=arguments.execute)
-    for line in lines(rejected, found):
-        print(line)
-    for one in rejected:
-        print(f"{one.topic.name}: {len(one.reasons):,} records are rejected")
-    print(f"{len({made.row for made in found}):,} rows were made from some of them")
-    if not arguments.execute:
-        archived = recheck.count_archived(rejected)
-        print(f"{archived:,} versions in the archive are of some of them")
-        return LOOK if found or archived else OK
-    for place, number in recheck.remove(rejected, found).items():
-        print(f"  {place:<26}{number:>10,}")
-    print("Start the stream. The night rebuilds the days that are marked dirty.")
-    return OK
-
-
-if __name__ == "__main__":
-    sys.exit(main())

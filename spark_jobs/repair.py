@@ -1,38 +1,14 @@
-"""Moves the offset ledger where it no longer fits its topic: `python -m spark_jobs.repair --dry-run`.
+"""Moves the offset ledger where it no longer fits its topic: `pipeline stream repair`."""
 
-The stream refuses to start if a topic was deleted and created again (TopicReplaced), if retention or DeleteRecords
-removed records that the stream had not read (RangeExpired), or if the ledger is beyond the topic's end
-(LedgerBeyondEnd). This command shows each such partition, the offset to continue from and the number of lost records.
-Without --dry-run it moves the ledger to that offset: the first record that the topic still holds. Reading a record
-twice does no harm.
-
-The stream also refuses to start if generations were built from another topic of members (TopicReplaced): their cuts
-have no meaning for the present topic. This command removes the topic from the cuts and marks the published days dirty.
-
-With --reject it makes one record a reject, whatever is wrong with it: table reject keeps the whole record, and the
-stream skips it from the next start on. A rebuild still reads the record, and decides by itself.
-
-All moves of a query are one transaction, and table ledger_repair keeps each partition's move. The command refuses while
-a driver is alive. With --force it supersedes that driver, which then writes no more and ends.
-
-Exit codes: 0 nothing to repair, or repaired; 2 wrong usage; 3 a dry run found something to repair; 75 a driver is
-alive, the ledger moved meanwhile, or Kafka or PostgreSQL is not available; 78 a setting is wrong, or a topic does not
-exist.
-"""
-
-import argparse
 import datetime as dt
-import getpass
 import os
 import re
 import socket
-import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
-from include.contracts.clock import Clock, SystemClock
+from include.contracts.clock import Clock
 from include.contracts.day import Day
 from include.contracts.definition import SITE_NAME, Definition
 from include.contracts.errors import LOOK, OK, ConfigurationError, LedgerBeyondEnd, MissingRange, TopicReplaced
@@ -40,11 +16,10 @@ from include.contracts.offsets import OffsetRange
 from include.contracts.validation import Reject
 from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import Move, OffsetLedger, Output
-from include.database.schema_revision import checked_settings
 from include.integrity.days.replaced_topic import take_out_of_cuts
 from include.kafka.offsets import OffsetReader
 from include.kafka.topic_tail import read_as_rejects
-from include.runtime.command import as_command
+from include.runtime.command import author
 from include.runtime.settings import DatabaseSettings, Settings
 from spark_jobs.speed.health.state import Query, topics_of
 from spark_jobs.speed.pending_store import PendingStore
@@ -94,7 +69,7 @@ class ManualReject:
         found: list[Reject] = []
         if place.partition in whole.end and whole.holds(place.partition, place.offset):
             range_ = OffsetRange({place.partition: place.offset}, {place.partition: place.offset + 1})
-            reason = f"rejected by hand by {getpass.getuser()}@{socket.gethostname()}"
+            reason = f"rejected by hand by {author()}"
             found = read_as_rejects(self._offset_reader.kafka, place.topic, range_, reason)
         if not found:
             raise MissingRange("the topic has no such record", record=place, first=whole.start.get(place.partition),
@@ -148,9 +123,7 @@ _OF_SERVE = (
     "serve: lost records of {topic} are missing from the live rows only; the raw topics have them. Rebuild the days "
     "above with the DAG reprocess_days; the nightly rebuild does the present day. Late records may be of earlier days."
 )
-_BY_THE_SITE = (
-    "Those saved through the site's API can be produced again: python -m include.gateway.reconcile --all --dry-run."
-)
+_BY_THE_SITE = "Those saved through the site's API can be produced again: pipeline gateway reconcile --all --dry-run."
 _BY_OTHERS = "Have their senders send them again."
 
 
@@ -166,7 +139,7 @@ class Repair:
     """Finds mismatches between the queries' ledgers and their topics, and moves the ledgers."""
 
     def __init__(self, settings: Settings, offset_reader: OffsetReader, ledger: OffsetLedger, clock: Clock) -> None:
-        self._by = f"{getpass.getuser()}@{socket.gethostname()}"
+        self._by = author()
         self._lease = DriverLease(settings.database, f"repair-{self._by}-{os.getpid()}")
         self.pipeline = settings.pipeline.name
         self._settings = settings
@@ -296,44 +269,3 @@ def reject(repair: Repair, rejects: ManualReject, place: Place, dry_run: bool, f
         repair.refuse_live_driver()
     rejects.run(place, dry_run)
     return OK
-
-
-@as_command
-def main() -> int:
-    """Run the command; returns the exit code."""
-    arguments = _arguments()
-    consumers = [arguments.consumer] if arguments.consumer else list(get_args(Query))
-    settings = checked_settings("batch")
-    offset_reader = OffsetReader(settings.kafka.connection)
-    ledger = OffsetLedger(settings.database)
-    repair = Repair(settings, offset_reader, ledger, SystemClock())
-    if arguments.reject:
-        place = Place.parse(arguments.reject, settings.pipeline)
-        rejects = ManualReject(settings.database, offset_reader, ledger)
-        return reject(repair, rejects, place, arguments.dry_run, arguments.force)
-    return run(repair, consumers, arguments.dry_run, arguments.force)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m spark_jobs.repair",
-        description=(__doc__ or "").split("\n\n", 1)[1],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--dry-run", action="store_true", help="show the moves and the losses; change nothing")
-    parser.add_argument(
-        "--consumer",
-        choices=sorted(get_args(Query)),
-        help="only this query's ledger: join reads the stream's topic, serve the output topic (default: both)",
-    )
-    parser.add_argument(
-        "--reject",
-        metavar="TOPIC/PARTITION/OFFSET",
-        help="make this record of the stream's or the output topic a reject; the stream then skips it",
-    )
-    parser.add_argument("--force", action="store_true", help="also if a driver seems to be alive; it is superseded")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

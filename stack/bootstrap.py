@@ -38,6 +38,15 @@ INSTALLS = (
 # The image has no use for the local stack, tests and checks.
 LOCAL_INSTALLS = (*INSTALLS, ("requirements-local.lock", ("--no-deps", "--only-binary", ":all:")))
 
+# The project is not packaged. The command runs the project whose .state has the environment, and needs no activation.
+COMMAND = """\
+#!/bin/sh
+bin=$(dirname -- "$0")
+[ ! -L "$0" ] || bin=$(dirname -- "$(readlink -f -- "$0")")
+root=$(CDPATH= cd -- "$bin/../../.." && pwd)
+PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} exec "$bin/python" -P -m pipeline "$@"
+"""
+
 
 def main() -> None:
     """Run the set-up. Exits with 1 after a one-line error, with 130 after Ctrl-C."""
@@ -58,6 +67,7 @@ def set_up(layout: Layout) -> None:
     with (layout.state / "setup.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         ensure_environment(layout)
+        make_command(layout)
         jars.ensure(layout, jars.pyspark_jars(layout.venv), java_home, require_unused=require_unused)
         class_archive.ensure(layout, java_home)
 
@@ -84,6 +94,14 @@ def ensure_environment(layout: Layout) -> None:
             kept.rename(layout.venv)
         raise
     shutil.rmtree(kept, ignore_errors=True)
+
+
+def make_command(layout: Layout) -> None:
+    """Write the command `pipeline` into the environment's folder of programs, unless it is there."""
+    command = layout.venv / "bin" / "pipeline"
+    if not command.exists() or command.read_text() != COMMAND:
+        command.write_text(COMMAND)
+        command.chmod(0o755)
 
 
 def require_unused(folder: Path) -> None:

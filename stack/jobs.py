@@ -39,9 +39,9 @@ def run(job: Job, layout: Layout, settings: Mapping[str, str]) -> None:
             create_databases(settings)
         case name if name in (pipeline_of := migrations(settings)):
             variables = {**variables_of("migrate", settings), "PIPELINE": pipeline_of[name]}
-            _run(job, layout, variables, "include.database.migrate")
+            _run(job, layout, variables, "pipeline", "database", "migrate")
         case "topics":
-            _run(job, layout, variables_of(job.name, settings), "stack.create_topics")
+            _run(job, layout, variables_of(job.name, settings), "pipeline", "kafka", "create-topics")
         case "airflow-migrate":
             _migrate_airflow(job, layout, settings)
         case _:

@@ -84,8 +84,8 @@ def restore(layout: Layout, source: Path, force: bool = False) -> None:
                 print(f"  archive of {name}: {added} missing files added")
         _restore_store(source, settings)
         server.data.with_name(UNFINISHED).unlink()
-    print("restored; next: make up, then a minute later `.state/venv/bin/python -m include.gateway.reconcile`, "
-        "`.state/venv/bin/python -m include.integrity status`; see docs/runbooks/database.md")  # fmt: skip
+    print("restored; next: make up, then a minute later `.state/venv/bin/pipeline gateway reconcile`, "
+        "`.state/venv/bin/pipeline days status`; see docs/runbooks/database.md")  # fmt: skip
 
 
 def _archive_id(settings: Mapping[str, str], pipeline: str) -> str | None:

@@ -79,12 +79,13 @@ def prepare(name: str, layout: Layout, settings: Mapping[str, str]) -> Launch:
             write_gateway_tokens(settings)
             variables = environment.without_secrets(settings, keep=_GATEWAY_SECRETS)
             return Launch(
-                [sys.executable, "-m", "include.gateway"], {**variables, "PIPELINE": gateway_pipeline(settings)}
+                [sys.executable, "-m", "pipeline", "gateway", "run"],
+                {**variables, "PIPELINE": gateway_pipeline(settings)},
             )
         case _ if name in (streams := stream_services(settings)):
             variables = environment.without_secrets(settings, keep=_STREAM_SECRETS)
             query = ["--query", streams[name].query] if streams[name].query else []
-            command = [sys.executable, "spark_jobs/stream.py", *query]
+            command = [sys.executable, "-m", "pipeline", "stream", "run", *query]
             return Launch(command, {**variables, "PIPELINE": streams[name].pipeline})
         case _ if name.removeprefix("airflow-") in COMPONENTS:
             write_password_file(settings)

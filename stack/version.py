@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stack.layout import Layout
 
-_FOLDERS = ("include", "plugins", "spark_jobs", "stack")  # Airflow reads the DAGs again by itself
+_FOLDERS = ("include", "pipeline", "plugins", "spark_jobs", "stack")  # Airflow reads the DAGs again by itself
 _ENDINGS = frozenset({".py", ".sql", ".xml", ".html", ".js", ".css", ".lock", ".toml"})
 
 

@@ -137,7 +137,7 @@ def _send_day(bench: Bench, of: Day, boards: int, first: int = 0, members: int |
 def rebuild_ours(bench: Bench, report: Report, name: str, boards: int, **more: str) -> "Timed":
     """Rebuild, compare and publish with one command. Certifying is left out, because it needs a gateway."""
     run_id = name.replace(" ", "-") + f"-{time.time_ns()}"
-    line = ["-m", "include.integrity", "rebuild", "--day", str(DAY), "--run-id", run_id, "--publish", "--json"]
+    line = ["-m", "pipeline", "days", "rebuild", "--day", str(DAY), "--run-id", run_id, "--publish", "--json"]
     timed = run_timed(line, bench, more)
     found = rows(bench.settings, _COUNT, (DAY.date,))
     assert found == [(boards,)], f"{found} rows of {boards}"

@@ -1,15 +1,5 @@
-"""Checks the bucket of an archive on an object store: `python -m include.archive.bucket [--set-lifecycle]`.
+"""The bucket of an archive on an object store, as its administrator sees it, and the rights that the archive needs."""
 
-It prints whether the store honours conditional writes, the bucket's versioning, and lifecycle rules that would remove
-files of the archive. With --set-lifecycle it first sets a rule that removes noncurrent versions after 30 days, and
-parts of uploads after 2. It needs the rights of an administrator, besides those of
-`python -m include.integrity.rights archive`.
-Exit codes: 0 all is well; 3 a rule would remove files; 75 the store is down; 78 a setting is wrong, or a right is
-missing.
-"""
-
-import argparse
-import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -19,10 +9,9 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from include.archive.bucket_storage import EXISTS, NOT_IMPLEMENTED, StorageRefused, client_of, code_of, translated
-from include.contracts.errors import LOOK, OK, ConfigurationError
-from include.runtime.command import as_command
+from include.contracts.errors import ConfigurationError
 from include.runtime.s3_connection import S3_SCHEME, S3Connection, bucket_and_prefix
-from include.runtime.settings import Settings
+from include.runtime.settings import BatchSettings
 
 NONCURRENT_DAYS = 30
 UPLOAD_DAYS = 2
@@ -112,22 +101,11 @@ def _problems(rule: Mapping[str, Any], prefix: str) -> Iterator[str]:
             yield f"{name} moves objects to {transition['StorageClass']}, where none can be read; remove the transition"
 
 
-@as_command
-def main() -> int:
-    """Run the command; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Checks the bucket of the archive.")
-    parser.add_argument("--set-lifecycle", action="store_true", help="first set the rule for noncurrent versions")
-    arguments = parser.parse_args()
-    batch = Settings.from_environment().batch
+def bucket_of(batch: BatchSettings) -> ArchiveBucket:
+    """Return the bucket of the archive. Raises ConfigurationError if the archive is a folder."""
     if not batch.archive_dir.startswith(S3_SCHEME):
         raise ConfigurationError(f"ARCHIVE_DIR={batch.archive_dir}: not in a bucket; set it to s3://bucket/prefix")
-    bucket = ArchiveBucket(batch.archive_dir, batch.archive_s3)
-    if arguments.set_lifecycle:
-        bucket.set_lifecycle()
-    state = bucket.state()
-    print(f"conditional writes: {state.conditional_writes}\nversioning: {state.versioning}")
-    print(*(state.problems or ["lifecycle: no rule removes files of the archive"]), sep="\n")
-    return LOOK if state.problems else OK
+    return ArchiveBucket(batch.archive_dir, batch.archive_s3)
 
 
 # of the bucket; those that list are limited to the prefix
@@ -166,7 +144,3 @@ def bucket_policy(location: str, principal: str = "") -> dict[str, Any]:
 
 def _arn(resource: str) -> str:
     return f"arn:aws:s3:::{resource}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

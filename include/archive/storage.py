@@ -22,7 +22,7 @@ class StorageUnavailable(Transient):
 
 
 class StorageDenied(ConfigurationError):
-    """The object store denies an operation; `python -m include.integrity.rights archive` prints the needed rights."""
+    """The object store denies an operation; `pipeline archive rights` prints the needed rights."""
 
 
 class VersionsKept(ConfigurationError):

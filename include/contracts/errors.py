@@ -11,7 +11,7 @@ import os
 
 OK = 0
 CRASHED = 1  # not by an error of the pipeline: a defect, or a Python or a JVM that did not start
-USAGE = 2  # wrong arguments; the exit code of argparse
+USAGE = 2  # wrong arguments; the exit code of click, too
 LOOK = 3  # done, but a person has to look at what was found
 REFUSED = 4  # a retry does not help
 STOPPED = os.EX_SOFTWARE  # 70: supervision stopped the process, because it or a client of a server hung

@@ -1,4 +1,4 @@
-"""Brings the tables and views of a database to the pipeline's definition: a step of `include.database.migrate`."""
+"""Brings the tables and views of a database to the pipeline's definition: a step of `pipeline database migrate`."""
 
 import json
 import logging

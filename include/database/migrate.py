@@ -1,14 +1,12 @@
-"""Roles and schema: `python -m include.database.migrate`. Idempotent; run it before anything of a new version connects.
+"""Roles and schema: `pipeline database migrate`. Idempotent; run it before anything of a new version connects.
 
 A migration waits for a table's lock for a short time only, because later sessions queue behind it. It names the
 sessions that block it: PostgreSQL reports them only while it waits.
 """
 
-import argparse
 import dataclasses
 import datetime as dt
 import logging
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -36,12 +34,10 @@ from include.database.sessions import (
     own_errors,
     save_login_role,
 )
-from include.runtime.command import as_command
 from include.runtime.retry import retry_transient
 from include.runtime.settings import DatabaseSettings, Role, Settings
 
 log = logging.getLogger(__name__)
-
 
 _LOOK_EVERY_S = 0.2
 
@@ -262,17 +258,3 @@ def _unless_blocked(database: DatabaseSettings, pid: int, upgrade: Callable[[], 
                 f"a migration waits for {place}, held by {kept_by}; end the transaction, or as a"
                 f" superuser the session: SELECT pg_terminate_backend({blocking[0].pid}); then run it again"
             ) from exc
-
-
-@as_command
-def main() -> int:
-    """Migrate and say to which revision. Exit codes: 75 the database is down; 78 a setting is wrong, a role missing."""
-    settings = Settings.from_environment()
-    revision = migrate(settings)
-    log.info("database %s is at revision %s", settings.database.name, revision)
-    return 0
-
-
-if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    sys.exit(main())

@@ -485,7 +485,7 @@ COMMENT ON COLUMN database_timeline.replayed_until IS
     'Commit time, by the old primary''s clock, of the last transaction that was replayed, and no later than the newest'
     ' row of the site; later ones are lost. Null if not known.';
 COMMENT ON COLUMN database_timeline.reconciled_at IS
-    'When include.gateway.reconcile had written back the rows that were lost; null: not yet.';
+    'When `pipeline gateway reconcile` had written back the rows that were lost; null: not yet.';
 INSERT INTO database_timeline (timeline, reconciled_at) VALUES (current_timeline(), clock_timestamp());
 
 CREATE FUNCTION note_timeline(is_restored boolean DEFAULT false) RETURNS text

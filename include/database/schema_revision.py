@@ -25,7 +25,7 @@ def detail_columns(cursor: Cursor) -> Mapping[str, str]:
 
 
 VERSIONS = Path(__file__).parent / "migrations" / "versions"
-_REMEDY = "run the migrations: python -m include.database.migrate"
+_REMEDY = "run the migrations: pipeline database migrate"
 
 
 def revisions() -> list[str]:

@@ -57,7 +57,7 @@ class HomeCluster:
         return (
             f"another Kafka cluster, {self.foreign}, answers at KAFKA_BOOTSTRAP_SERVERS; the events belong to "
             f"{self.own} and are kept: bring that one back, or if the move is meant, stop the gateway and run "
-            f"`python -m include.gateway.replay --move-to-cluster {self.foreign}`"
+            f"`pipeline gateway replay --move-to-cluster {self.foreign}`"
         )
 
     def remember_in(self, memory: ClusterMemory) -> None:

@@ -1,4 +1,4 @@
-"""Produces rows that were saved but never published: `python -m include.gateway.reconcile [--dry-run | --restored]`.
+"""Produces rows that were saved but never published: `pipeline gateway reconcile`.
 
 After a failover of the database, or a restore of a backup, it first writes back the rows that were lost.
 
@@ -23,17 +23,11 @@ its acknowledgement is a copy. A version older than the one that a topic has by 
 A version that is ahead of PostgreSQL's clock by more than the contract's tolerance was saved while that was ahead. It
 is logged and not produced, because readers reject it; `--date-back` gives such rows the present as their version, and a
 run a minute later produces them.
-Exit codes: 0 everything is published, or the dry run is done; 3 Kafka will never take some rows as they are: correct
-them, or versions are ahead; 4 ids were given twice; 75 the timeline of the database changed within the last minute, or
-the database, the broker or a store is not available; 78 a setting is wrong.
 """
 
-import argparse
 import asyncio
 import datetime as dt
 import logging
-import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -41,14 +35,13 @@ from itertools import chain
 from pathlib import Path
 
 from include.contracts.clock import Clock, SystemClock, rfc3339
-from include.contracts.errors import LOOK, OK, BrokerUnavailable, PipelineError, Retryable
+from include.contracts.errors import BrokerUnavailable, PipelineError, Retryable
 from include.contracts.pipelines import BOARD, MEMBER
 from include.contracts.topics import Topic
 from include.database.named import query
 from include.database.schema_revision import require_schema
 from include.database.sessions import LONG, connect, open_connection
 from include.gateway.fallback.cluster_file import require_own_cluster
-from include.gateway.fallback.store import require_store
 from include.gateway.intake import row_record
 from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.ports import Producer, Record
@@ -61,7 +54,6 @@ from include.gateway.unpublished_rows import (
     iter_store,
     iter_topic,
 )
-from include.runtime.command import as_command
 from include.runtime.settings import Settings, pipeline_names
 
 log = logging.getLogger("include.gateway.reconcile")
@@ -307,67 +299,3 @@ def _show(topic: Topic, batch: Sequence[UnpublishedRow], shown: int) -> None:
         log.info("not published: %s %d, %s at %s", topic.name, row.saved.id, what, rfc3339(row.saved.modified_at))
     if shown < _SHOWN < shown + len(batch):
         log.info("and more; ids are shown up to %d", _SHOWN)
-
-
-def _instant(text: str) -> dt.datetime:
-    try:
-        instant = dt.datetime.fromisoformat(text)
-    except ValueError as exc:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write it as 2026-11-20T09:30:00Z") from exc
-    if instant.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{text!r} has no offset; write it as 2026-11-20T09:30:00Z or +09:00")
-    if instant > SystemClock().now():
-        raise argparse.ArgumentTypeError(f"{text!r} is in the future; give an earlier time")
-    return instant
-
-
-def _age_s(text: str) -> float:
-    age_s = float(text)
-    if not 0 <= age_s < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an age; give a number of seconds, 0 or more")
-    return age_s
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Produce members and boards that were saved but never published.")
-    span = parser.add_mutually_exclusive_group()
-    span.add_argument("--since", type=_instant, help="compare rows changed from this time on (default: 2 days ago)")
-    span.add_argument("--all", action="store_true", help="compare rows as far back as the topics reach")
-    span.add_argument("--restored", action="store_true",
-                      help="note that the databases of all pipelines were restored; do nothing else")  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="list the records to produce; change nothing")
-    parser.add_argument("--min-age-s", type=_age_s, default=DEFAULT_MIN_AGE_S, metavar="S",
-                        help="leave rows changed within the last S seconds to the gateways (default 60)")  # fmt: skip
-    parser.add_argument("--store", type=Path, action="append", metavar="FOLDER",
-                        help="a fallback store, once for each gateway (default: GATEWAY_FALLBACK_DIR)")  # fmt: skip
-    parser.add_argument("--date-back", action="store_true",
-                        help="give rows that are ahead of PostgreSQL's clock the present as version")  # fmt: skip
-    parser.add_argument("--accept-given-twice", action="store_true",
-                        help="accept ids that two rows have, and end the search for lost rows")  # fmt: skip
-    return parser.parse_args()
-
-
-@as_command
-def main() -> int:
-    """Reconcile and print the counts of each topic."""
-    arguments = _arguments()
-    if arguments.restored:
-        print(f"noted as restored: {', '.join(note_restored())}")
-        return OK
-    settings = Settings.from_environment()
-    for folder in arguments.store or []:
-        require_store(folder)
-    since = None if arguments.all else arguments.since or SystemClock().now() - DEFAULT_SINCE
-    stores = arguments.store or [settings.gateway.fallback_dir]
-    scope = Scope(
-        since, arguments.min_age_s, stores, arguments.dry_run, arguments.date_back, arguments.accept_given_twice
-    )
-    done = reconcile_sources(settings, scope)
-    for one in done:
-        print(f"{one.topic}: {one.unpublished} not published, {one.produced} produced, {one.refused} refused, "
-              f"{one.ahead} ahead, {one.written_back} written back")  # fmt: skip
-    return LOOK if any(one.refused or one.ahead for one in done) else OK
-
-
-if __name__ == "__main__":
-    sys.exit(main())

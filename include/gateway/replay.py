@@ -1,47 +1,30 @@
-"""Drains a fallback store without its gateway: `python -m include.gateway.replay [--store FOLDER]`.
+"""Drains a fallback store without its gateway, for one that died: `pipeline gateway replay`.
 
-For the store of a gateway or machine that died. Takes the store's lock, so it fails while a gateway runs on it. Logs
-its progress; safe to run again.
-
---list-refused        list the records that Kafka refused, with reasons, and the records lost to damage; change nothing
---retry-refused       also send the refused records again
---give-up REASON      delete the refused records for good, and acknowledge the lost ones; with --id only these refused
-                      records; the reason is stored
---salvage FILE        also send the readable records of a damaged file, which is not changed
---move-to-cluster ID  assign the events to another Kafka cluster; otherwise they are sent to their own cluster only,
-                      which is that of the first contact
-
-Exit codes: 0 the store is empty; 3 no records wait any more, but Kafka refused some, see --list-refused; 75 some wait,
-or the store or the broker is not available; 78 a setting is wrong, or another cluster answers.
+It takes the store's lock, so it fails while a gateway runs on it. It is safe to run again.
 """
 
-import argparse
 import asyncio
 import datetime as dt
 import itertools
 import logging
-import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from include.contracts.clock import SystemClock, rfc3339
-from include.contracts.errors import LOOK, OK, TRY_LATER, BrokerUnavailable, ConfigurationError, ForeignCluster
+from include.contracts.errors import BrokerUnavailable, ConfigurationError, ForeignCluster
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.drain import Drain, DrainReport
 from include.gateway.fallback.cluster_file import ClusterFile
 from include.gateway.fallback.salvage import Salvage, waiting_of
-from include.gateway.fallback.store import SqliteFallbackStore, require_store
+from include.gateway.fallback.store import SqliteFallbackStore
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.ports import FallbackStore, SetAside, StoreUnavailable
-from include.runtime.command import as_command
 from include.runtime.kafka_connection import KafkaConnection
-from include.runtime.settings import Settings
 from include.runtime.spans import Tracer
-from include.runtime.tracing import tracer_of
 
 log = logging.getLogger("include.gateway.replay")
 
@@ -162,89 +145,3 @@ def _line(one: SetAside) -> str:
 
 def _time(at_ms: int) -> str:
     return rfc3339(dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC))
-
-
-@as_command
-def main() -> int:
-    """Drain one store, or do what an option says instead, and report the counts."""
-    arguments = _arguments()
-    settings = Settings.from_environment()
-    store_dir = arguments.store or settings.gateway.fallback_dir
-    require_store(store_dir)
-    if arguments.list_refused:
-        log.info("%d records set aside: id, topic, event id, kept at, reason", asyncio.run(list_refused(store_dir)))
-        return OK
-    if arguments.give_up is not None:
-        count = asyncio.run(give_up(store_dir, arguments.give_up, arguments.id))
-        log.info("%d records are given up: %s", count, arguments.give_up)
-        return OK
-    if arguments.move_to_cluster is not None:
-        former = asyncio.run(move_to_cluster(store_dir, arguments.move_to_cluster))
-        log.info("the events belong to Kafka cluster %s, before to %s", arguments.move_to_cluster, former or "none")
-        return OK
-    max_rate = arguments.max_rate or settings.gateway.replay_max_rate
-    servers = settings.kafka.connection
-    wanted = {"retry_refused": arguments.retry_refused, "damaged": arguments.salvage}
-    tracer = tracer_of(settings.tracing, "replay")
-    try:
-        report = asyncio.run(drain_store(store_dir, servers, arguments.timeout_s, max_rate, **wanted, tracer=tracer))
-    finally:
-        if tracer is not None:
-            tracer.close()
-    print(f"sent {report.sent}, refused {report.refused}, left {report.left}")
-    if report.left:
-        return TRY_LATER
-    return LOOK if report.refused else OK
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Send the records of a fallback store to Kafka, without its gateway.")
-    parser.add_argument("--store", type=Path, help="the store's folder (default: GATEWAY_FALLBACK_DIR)")
-    parser.add_argument("--timeout-s", type=float, default=30.0, help="how long to wait for the broker (default 30)")
-    parser.add_argument(
-        "--max-rate", type=_rate, help="records a second at most (default: GATEWAY_REPLAY_MAX_RATE)", metavar="N"
-    )
-    more = parser.add_mutually_exclusive_group()
-    more.add_argument("--salvage", type=Path, metavar="FILE", help="first store the readable records of a damaged file")
-    more.add_argument(
-        "--list-refused", action="store_true", help="list the records that Kafka refused, and the reasons; send nothing"
-    )
-    more.add_argument("--retry-refused", action="store_true", help="also send records that Kafka refused before")
-    more.add_argument(
-        "--give-up",
-        metavar="REASON",
-        type=_reason,
-        help="give up refused records and acknowledge lost ones; send nothing",
-    )
-    more.add_argument(
-        "--move-to-cluster", metavar="ID", type=_cluster_id,
-        help="move the store's events to the Kafka cluster with this id; send nothing",
-    )  # fmt: skip
-    parser.add_argument("--id", type=int, action="append", metavar="N", help="with --give-up: only this record")
-    arguments = parser.parse_args()
-    if arguments.id and arguments.give_up is None:
-        parser.error("argument --id: only with --give-up")
-    return arguments
-
-
-def _reason(text: str) -> str:
-    if not text.strip():
-        raise argparse.ArgumentTypeError("empty; say why the records are given up")
-    return text
-
-
-def _rate(text: str) -> int:
-    rate = int(text)
-    if rate < 1:
-        raise argparse.ArgumentTypeError("not at least 1")
-    return rate
-
-
-def _cluster_id(text: str) -> str:
-    if not text.isascii() or len(text.split()) != 1 or text != text.strip():
-        raise argparse.ArgumentTypeError("not the id of a Kafka cluster; the gateway's log and /readyz show it")
-    return text
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,14 +1,10 @@
-"""The table of failure kinds and the actions for them. `python -m include.gateway.supervision` prints it.
+"""The table of failure kinds and the actions for them. `pipeline gateway failures` prints it.
 
 Every error that a producer can meet has a row; another one, of consumers, transactions or administration, counts as an
 outage. The library counts DUPLICATE_SEQUENCE_NUMBER as an acknowledgement, and retries transient errors until
 `message.timeout.ms`; the failure is `_MSG_TIMED_OUT` then.
 """
 
-import argparse
-import dataclasses
-import json
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -198,23 +194,3 @@ _OF_THE_CLIENT = frozenset({"_ALL_BROKERS_DOWN", "_AUTHENTICATION", "_FATAL", "_
 def client_rule_for(failure: Failure) -> Rule | None:
     """Return the rule of a failure that belongs to no record; None if it requires no action."""
     return rule_for(failure) if failure.fatal or failure.kind in _OF_THE_CLIENT else None
-
-
-def main() -> int:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description="Print the gateway's action for each kind of failure.")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    if parser.parse_args().json:
-        print(json.dumps([dataclasses.asdict(rule) for rule in TABLE.values()], indent=1))
-        return 0
-    width = max(map(len, TABLE))
-    print(f"{'kind':{width}} {'action':8} {'kept':5} {'in Kafka':9} {'circuit':8} {'answer':6} why")
-    for rule in TABLE.values():
-        kept, in_kafka = "yes" if rule.keep else "no", "perhaps" if rule.ambiguous else "no"
-        circuit = "counts" if rule.outage else "-"
-        print(f"{rule.kind:{width}} {rule.action:8} {kept:5} {in_kafka:9} {circuit:8} {rule.status:<6} {rule.why}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -47,7 +47,7 @@ def audit_cluster(kafka: KafkaSettings, topics: Collection[Topic]) -> list[Drift
     there = [topic for topic in topics if topic.name in metadata.topics]
     missing = [
         Drift("topic_missing", topic.name, f"topic {topic.name} does not exist",
-              "python -m stack.create_topics")
+              "pipeline kafka create-topics")
         for topic in topics if topic not in there
     ]  # fmt: skip
     return [*_brokers(kafka, sorted(metadata.brokers)), *missing, *_topics(admin, kafka, there, with_state=True)]

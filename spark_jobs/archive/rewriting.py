@@ -1,4 +1,4 @@
-"""Rewrites files of the archive without some of their rows: the records of a forgotten key, or versions of rejects.
+"""Rewrites files of the archive without the records of a forgotten key, which goes everywhere, or versions of rejects.
 
 `iter_expired` reads for `spark_jobs.recheck` what only the archive still has.
 """
@@ -11,11 +11,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.archive.store import ArchivedFile, ArchiveStore
+from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.definition import Definition
 from include.contracts.errors import PipelineError
 from include.contracts.fields import names_key
+from include.database.forgotten import ForgottenStore
+from include.database.generation_store import remove_tables
+from include.gateway.fallback.cluster_file import require_own_cluster
+from include.gateway.forget import produce_tombstones
 from include.kafka.record_table import RAW
+from include.runtime.settings import Settings
+from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.check import remove_leftovers, unlisted_files
+from spark_jobs.archive.tasks import StartContext
 from spark_jobs.connectors.archive_files import ArchiveDamaged, ArchiveFolder, Origin
 from spark_jobs.connectors.splits import FileSplit, read_columns
 from spark_jobs.decoding.arrow import places_of
@@ -198,3 +206,43 @@ def _origin(folder: ArchiveFolder, path: str) -> Origin:
     if origin is None:
         raise ArchiveDamaged(file=path, reason="its footer does not say what it was made from")
     return origin
+
+
+def count(settings: Settings, key: int) -> Mapping[str, int]:
+    """Return the numbers of rows, records and files that `forget` would remove, by place.
+
+    Changes nothing, but locks the rows while it counts.
+    """
+    store, folder = ArchiveStore(settings.database), ArchiveFolder.of(settings.batch)
+    tables = ForgottenStore(settings.database)
+    archived = ArchiveForgetting(store, folder, settings.pipeline, key).find(tables.stream_keys(key))
+    removed = tables.remove(key, archived.stream_keys, dry_run=True)
+    return {**removed, "archived records": archived.records, "archive files": len(archived.files),
+            "tombstones": len(archived.stream_keys) + 1}  # fmt: skip
+
+
+def forget(start_context: StartContext, settings: Settings, key: int, reason: str, made_by: str) -> Mapping[str, int]:
+    """Remove the key; returns the numbers of rows, records and files removed, by place.
+
+    Raises ForeignCluster (only on the machine that has the gateway's store), DayBusy, ArchiveBusy, VersionsKept, and
+    the errors of `archive_topics`.
+    """
+    # in another cluster the tombstones would have no effect, and would be counted as sent
+    require_own_cluster(settings.kafka.connection, [settings.gateway.fallback_dir])
+    store, folder = ArchiveStore(settings.database), ArchiveFolder.of(settings.batch)
+    tables = ForgottenStore(settings.database)
+    archive = ArchiveForgetting(store, folder, settings.pipeline, key)
+    stream_keys = tables.open(key, reason, made_by)  # first, so that no rebuild loads the key's rows from now on
+    if store.batches(settings.pipeline.table.name):
+        # up to the end of the topics, else the next run would archive the key's remaining records
+        archive_topics(start_context, settings, settings.pipeline, f"forget-{rfc3339(SystemClock().now())}")
+    with store.hold():
+        archived = archive.find(stream_keys)
+        stream_keys = tables.open(key, reason, made_by, archived.stream_keys)
+        archive.remove(archived)
+    sent = produce_tombstones(settings.kafka.connection, settings.pipeline, key, stream_keys, SystemClock())
+    removed = tables.remove(key, stream_keys, dry_run=False)
+    remove_tables(settings.database)  # of builds that were given up before their table was attached
+    done = {**removed, "archived records": archived.records, "archive files": len(archived.files), "tombstones": sent}
+    tables.close(key, done)
+    return done

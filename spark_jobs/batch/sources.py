@@ -383,7 +383,7 @@ def archive_sources(
     records = archive.stream(day, known, ranges.stream) if from_archive or lost else None
     if records is None:
         if from_archive:
-            raise MissingRange("nothing of the topic is archived; run python -m spark_jobs.archive_day first",
+            raise MissingRange("nothing of the topic is archived; run `pipeline archive day` first",
                                topic=stream)  # fmt: skip
         if lost:
             raise lost

@@ -136,7 +136,7 @@ def refuse_replaced(offset_reader: OffsetReader, consumer: str, topic: str, topi
 
 def remedy(consumer: str) -> str:
     """Return what to do, for an error."""
-    command = f"python -m spark_jobs.repair --consumer {consumer}"
+    command = f"pipeline stream repair --consumer {consumer}"
     return f"Stop the stream, check with `{command} --dry-run`, then repair with `{command}`"
 
 

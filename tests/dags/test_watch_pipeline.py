@@ -199,7 +199,7 @@ class TestTask:
 
     def test_publishes_the_rate_of_duplicates_and_alerts_above_the_limit(self, settings, caplog, monkeypatch, capsys):
         from include.airflow_support.watching import audit_stream
-        from include.integrity.__main__ import main
+        from pipeline.__main__ import main
         from tests.support.pipeline import rows
         from tests.support.publication import publish
         from tests.support.serving import DAY, build, row
@@ -215,7 +215,7 @@ class TestTask:
             "findings": [f"stream_duplicates {DAY}"], "rates": {str(DAY): "25.00%"}, "sent": {"log": 1},
         }  # fmt: skip
         assert f"25.00% of the records that the stream wrote for day {DAY} are duplicates (1)" in caplog.text
-        assert main(["status"]) == 0
+        assert main(["days", "status"]) == 0
         assert "25.00%" in capsys.readouterr().out
 
         monkeypatch.setenv("ALERT_DUPLICATES_PERCENT", "25")

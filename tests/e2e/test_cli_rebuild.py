@@ -1,4 +1,4 @@
-"""A day by hand, from raw to published, by the commands of `python -m include.integrity`: real Kafka, Spark, tables."""
+"""A day by hand, from raw to published, by the commands of `pipeline days`: real Kafka, Spark, tables."""
 
 import datetime as dt
 import json
@@ -21,7 +21,7 @@ def test_a_day_is_rebuilt_looked_at_and_published(kafka, postgres, tmp_path):
     variables = {**environment(kafka, postgres, "cli_rebuild", tmp_path), "ARCHIVE_DIR": str(tmp_path / "archive")}
 
     def command(*arguments):
-        return run_module(["-m", "include.integrity", *arguments], variables)
+        return run_module(["-m", "pipeline", "days", *arguments], variables)
 
     produce(settings, [
         ("member", 7, member(7, createdAt=NOON, modifiedAt=NOON)),

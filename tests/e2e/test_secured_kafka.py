@@ -258,7 +258,7 @@ def test_each_part_runs_with_the_rights_that_the_command_prints(secured, authori
     for name in PIPELINES:
         environment = {"PATH": os.environ["PATH"], "PIPELINE": name, "DATABASE_HOST": "none",
                        "KAFKA_BOOTSTRAP_SERVERS": "broker:9092"}  # fmt: skip
-        printed = subprocess.run([sys.executable, "-m", "include.integrity.rights", "kafka"], env=environment,
+        printed = subprocess.run([sys.executable, "-m", "pipeline", "kafka", "rights"], env=environment,
                                  cwd=Layout.of().root, check=True, capture_output=True, text=True).stdout  # fmt: skip
         granted(secured, printed.splitlines())
 

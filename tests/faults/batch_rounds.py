@@ -90,7 +90,7 @@ class Proof:
 
     def judge_left_behind(self) -> list[str]:
         """Run `collect`, and return the leftovers of builds that died."""
-        self.parts.run(["-m", "include.integrity", "collect"])
+        self.parts.run(["-m", "pipeline", "days", "collect"])
         return self.parts.left_behind()
 
     def _archive(self, day: Day, run: str, fault: Fault | None, verdict: DayVerdict) -> None:
@@ -165,4 +165,4 @@ class Proof:
 
     @staticmethod
     def _step(name: str, day: Day, *more: str) -> list[str]:
-        return ["-m", "include.integrity", name, "--day", str(day), *more]
+        return ["-m", "pipeline", "days", name, "--day", str(day), *more]

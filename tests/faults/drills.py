@@ -71,7 +71,7 @@ from pathlib import Path
 from stack import env_file
 env_file.ensure(Path(sys.argv[1]), json.loads(sys.argv[2]), state=Path(sys.argv[3]))
 """
-_RECONCILE = ("-m", "include.gateway.reconcile", "--min-age-s", "2")
+_RECONCILE = ("-m", "pipeline", "gateway", "reconcile", "--min-age-s", "2")
 _A_MIGRATION = "CREATE TABLE of_the_drill (day date)"
 
 Findings = dict[str, list[str]]
@@ -154,8 +154,8 @@ class Drill:
         self.step("spark_jobs/archive_day.py", "--run-id", run)
         self.step("spark_jobs/rebuild_day.py", "--day", str(day), "--run-id", run)
         for step in ("verify", "publish"):
-            self.step("-m", "include.integrity", step, "--day", str(day), "--run-id", run)
-        self.step("-m", "include.integrity", "certify", "--day", str(day))
+            self.step("-m", "pipeline", "days", step, "--day", str(day), "--run-id", run)
+        self.step("-m", "pipeline", "days", "certify", "--day", str(day))
 
     def wait_until_caught_up(self) -> None:
         """Wait until the stream has taken all records, also those that waited."""
@@ -260,12 +260,12 @@ def restore_drill(folder: Path, seed: int) -> Findings:
         yesterday = Day.of(SystemClock().now(), day.zone).before()
         assert str(day) in days_to_rebuild(settings, yesterday), f"the night does not rebuild {day}"
         _tell("nothing is certified before reconcile; reconcile, load, rebuild, certify")
-        code, output = drill.try_step("-m", "include.integrity", "certify", "--day", str(day))
+        code, output = drill.try_step("-m", "pipeline", "days", "certify", "--day", str(day))
         assert code != 0, f"{day} is certified before reconcile:\n{output}"
         with drill.load(_SHORT_S):
             print(*drill.step(*_RECONCILE).splitlines()[-2:], sep="\n", flush=True)
         drill.night("after", day)
-        print(drill.step("-m", "include.integrity", "status"), end="")
+        print(drill.step("-m", "pipeline", "days", "status"), end="")
         return drill.findings(day)
 
 

@@ -134,13 +134,23 @@ class Parts:
     def give_up(self) -> None:
         """As a person does who has looked: give up what was set aside, and acknowledge what was lost."""
         self.gateway.terminate()
-        assert self.gateway.run("include.gateway.replay", "--give-up", "the proof has counted it").wait() == 0
+        assert self.gateway.run("pipeline", "gateway", "replay", "--give-up", "the proof has counted it").wait() == 0
         self.gateway.start()
 
     def reconcile(self, since: dt.datetime) -> int:
         """Run the command once over all rows, and return its exit code. It bypasses the proxy."""
         settings = {"KAFKA_BOOTSTRAP_SERVERS": self.broker.bootstrap_servers}
-        command = [sys.executable, "-m", "include.gateway.reconcile", "--min-age-s", "0", "--since", since.isoformat()]
+        command = [
+            sys.executable,
+            "-m",
+            "pipeline",
+            "gateway",
+            "reconcile",
+            "--min-age-s",
+            "0",
+            "--since",
+            since.isoformat(),
+        ]
         with self.gateway.log.open("ab") as log:
             process = self.disk.run(
                 command, env=self.gateway.environment | settings, stdout=log, stderr=subprocess.STDOUT

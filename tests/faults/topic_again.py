@@ -78,7 +78,7 @@ class TopicAgain:
 
     def _is_repaired(self) -> bool:
         with self._log.open("ab") as log:
-            line = [sys.executable, "-m", "spark_jobs.repair"]
+            line = [sys.executable, "-m", "pipeline", "stream", "repair"]
             environment = {**os.environ, **self._variables, "PYTHONPATH": str(ROOT)}
             return subprocess.run(line, cwd=ROOT, env=environment, stdout=log, stderr=log, check=False,
                                   timeout=_DEADLINE_S).returncode == 0  # fmt: skip

@@ -31,9 +31,9 @@ from spark_jobs.speed.live_table import LiveTableSink
 from spark_jobs.speed.pending_store import PendingStore
 from spark_jobs.speed.serve import Serve
 from spark_jobs.state.table_state import TableState
+from tests.agreement.records.test_record_decoder_twin import Message
 from tests.fakes.events import board, member
 from tests.servers import wait_until
-from tests.agreement.records.test_record_decoder_twin import Message
 from tests.support.driver import bounded, driver_context
 from tests.support.examples import examples
 from tests.support.fenced import refuse_unfenced

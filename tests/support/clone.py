@@ -11,7 +11,7 @@ from pathlib import Path
 from stack import env_file
 from stack.layout import Layout
 
-_FOLDERS = ("dags", "demo", "include", "plugins", "spark_jobs", "stack")
+_FOLDERS = ("dags", "demo", "include", "pipeline", "plugins", "spark_jobs", "stack")
 _FILES = ("Makefile", "requirements-local.lock", "requirements-build.lock", "requirements.lock")
 
 

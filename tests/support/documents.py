@@ -15,6 +15,11 @@ OPERATED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *GUIDES, *DEPLOYMENT, 
 FENCED = re.compile(r"^[ \t]*```(\w+)\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
 COMMAND = re.compile(r"(?:\.state/venv/bin/)?python[0-9.]* ((?:-m [\w.]+|[\w/]+\.py)\b.*)")
+# wherever a text names one: in code, a message, a page, a comment of a table
+PIPELINE = re.compile(
+    r"\bpipeline ((?:gateway|days|database|kafka|archive|stream)\b(?: (?:\"[^\"\n]*\"|[^\s`\"'|;#&()])+)*)"
+)
+LIST = re.compile(r"\[\"?(pipeline\"?, [^\]\n]*)\]")
 ROLE = re.compile(r"as role `(\w+)`[^\n]*\n\s*\Z", re.IGNORECASE)
 SELECT = re.compile(r"SELECT .+ FROM .+")
 STATEMENT = re.compile(r"\s*(?:--[^\n]*\n\s*)*(SELECT|WITH|INSERT|UPDATE|DELETE)\b", re.IGNORECASE)
@@ -53,6 +58,12 @@ def commands(document: Path) -> list[tuple[str, ...]]:
             if command:
                 found.append(tuple(shlex.split(command[1])))
     return list(dict.fromkeys(found))
+
+
+def pipeline_commands(text: str) -> list[tuple[str, ...]]:
+    """The commands of `pipeline` that a text names, each in words; also those that are lists, as in a compose file."""
+    text = LIST.sub(lambda found: re.sub(r"[\",\s]+", " ", found[1]), re.sub(r"\s*\\\n\s*", " ", text))
+    return [tuple(shlex.split(found.rstrip(".,:"))) for found in PIPELINE.findall(text)]
 
 
 def sql(document: Path, role: str) -> list[Sql]:

@@ -28,7 +28,7 @@ class GatewayProcess:
     environment: dict[str, str]
     log: Path
     process: subprocess.Popen[bytes] | None = field(default=None)
-    program: tuple[str, ...] = ("include.gateway",)
+    program: tuple[str, ...] = ("pipeline", "gateway", "run")
 
     @classmethod
     def over(cls, folder: Path, bootstrap_servers: str, **more: str) -> Self:

@@ -155,7 +155,7 @@ def batch_side(folder: Path, **more: str) -> Iterator[BatchSide]:
             settings = Settings.from_environment(variables, pipeline)
             create_databases({**variables, "DATABASE_NAME": settings.database.name})
             migrate(settings)
-        create_topics = [sys.executable, "-m", "stack.create_topics"]
+        create_topics = [sys.executable, "-m", "pipeline", "kafka", "create-topics"]
         _run(create_topics, {**os.environ, **variables}, folder / "create-topics.log")
         gateway = GatewayProcess.over(folder, kafka.bootstrap_servers, **variables)
         try:

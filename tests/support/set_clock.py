@@ -1,7 +1,8 @@
 """A process whose clock can be set while it runs: ahead or back, at once.
 
     clock = SetClock(folder / "clock")
-    Popen([sys.executable, "-m", "tests.support.set_clock", "include.gateway"], env=environment | clock.variables)
+    program = ["tests.support.set_clock", "pipeline", "gateway", "run"]
+    Popen([sys.executable, "-m", *program], env=environment | clock.variables)
     clock.set(-86_400.0)     # a day back
 
 A program is a module, or the path of a script. `SystemClock` and the clocks of `time` are set, and monotonic ones stay

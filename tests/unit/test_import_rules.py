@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("include", "spark_jobs", "dags", "plugins", "demo", "stack")
+ROOMS = ("include", "spark_jobs", "pipeline", "dags", "plugins", "demo", "stack")
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,8 @@ def test_the_house_as_it_is_keeps_them(house):
         ("spark_jobs/archive", "spark_jobs.batch.rebuild"),
         ("spark_jobs/speed", "spark_jobs.archive.archiver"),
         ("spark_jobs", "stack.layout"),
+        ("spark_jobs", "pipeline.group"),
+        ("stack", "pipeline.group"),
         ("stack", "dags.rebuild_day"),
     ],
 )

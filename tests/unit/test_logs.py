@@ -87,15 +87,20 @@ def test_the_format_is_text_by_default_and_checked():
 
 
 @pytest.mark.parametrize(
-    ("file", "component"),
+    ("path", "component"),
     [
-        ("/opt/pipeline/include/gateway/__main__.py", "gateway"),
-        ("spark_jobs/stream.py", "stream"),
-        ("include/database/migrate.py", "migrate"),
+        ("pipeline gateway run", "gateway"),
+        ("pipeline stream run", "stream"),
+        ("stream.py", "stream"),
+        ("pipeline archive day", "archive_day"),
+        ("archive_day.py", "archive_day"),
+        ("pipeline database migrate", "database_migrate"),
+        ("pipeline gateway tokens add", "gateway_tokens_add"),
+        ("pipeline kafka create-topics", "kafka_create_topics"),
     ],
 )
-def test_a_component_is_named_after_its_command(file, component):
-    assert component_of(file) == component
+def test_a_component_is_named_after_its_command(path, component):
+    assert component_of(path) == component
 
 
 def run(log_format, *command):
@@ -105,14 +110,14 @@ def run(log_format, *command):
 
 
 def test_a_command_logs_json_lines():
-    code, [line] = run("json", "-m", "include.gateway")
+    code, [line] = run("json", "-m", "pipeline", "gateway", "run")
     found = json.loads(line)
     assert (code, found["component"], found["level"]) == (78, "gateway", "ERROR")
     assert "KAFKA_BOOTSTRAP_SERVERS is not set" in found["message"]
 
 
 def test_a_command_refuses_another_format_in_a_line_of_text():
-    code, [line] = run("xml", "-m", "include.gateway")
+    code, [line] = run("xml", "-m", "pipeline", "gateway", "run")
     assert code == 78
     assert "ConfigurationError: LOG_FORMAT='xml'" in line
 

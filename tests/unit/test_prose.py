@@ -14,7 +14,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("include", "spark_jobs", "dags", "plugins", "deploy", "stack", "demo", "benchmarks", "tests", "docs")
+FOLDERS = (
+    "include",
+    "spark_jobs",
+    "pipeline",
+    "dags",
+    "plugins",
+    "deploy",
+    "stack",
+    "demo",
+    "benchmarks",
+    "tests",
+    "docs",
+)
 SUFFIXES = {".py", ".sql", ".md"}
 FROZEN = ("include/database/migrations/versions/", "tests/unit/test_prose.py")  # released texts, and the rules
 WRAP_AT = 120

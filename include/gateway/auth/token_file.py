@@ -34,7 +34,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FIELDS = ("name", "sha256", "topics", "admin")
 _MAX_HASHES = 2
-_MAKE_ONE = "make one with: python -m include.gateway.auth.tokens add NAME --topic TOPIC"
+_MAKE_ONE = "make one with: pipeline gateway tokens add NAME --topic TOPIC"
 
 
 @dataclass(frozen=True)

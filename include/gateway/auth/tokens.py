@@ -1,27 +1,13 @@
-"""Authorization by bearer token, and the command that edits the tokens file: `python -m include.gateway.auth.tokens`.
+"""Authorization by bearer token."""
 
-    add NAME --topic board    create a token and print it once
-    rotate NAME               create a second token beside the first and print it once: give it to the client
-    retire NAME               revoke the older of two tokens, when the client uses the newer one
-    remove NAME               revoke all tokens of that name
-    list                      print names and scopes, no secrets
-
-The file is GATEWAY_TOKENS_FILE, or --file. A running gateway reloads it on SIGHUP. Exit codes: 0 done; 78 the file or
-an argument is wrong.
-"""
-
-import argparse
 import hashlib
 import hmac
 import logging
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from include.contracts.errors import OK, ConfigurationError
-from include.contracts.pipelines import RAW_TOPICS
+from include.contracts.errors import ConfigurationError
 from include.gateway.auth import token_file
 from include.gateway.auth.access_tokens import (
     ADMIN_SCOPE,
@@ -31,7 +17,6 @@ from include.gateway.auth.access_tokens import (
     missing_token,
 )
 from include.gateway.auth.token_file import EVERY_TOPIC, Entry
-from include.runtime.command import as_command
 
 if TYPE_CHECKING:
     from include.gateway.auth.access_tokens import AccessTokens  # its library takes a tenth of a second to import
@@ -122,77 +107,3 @@ class Tokens:
 def _token(authorization: bytes) -> bytes:
     scheme, _, token = authorization.partition(b" ")
     return token.lstrip(b" ") if scheme.lower() == b"bearer" else b""
-
-
-@as_command
-def main() -> int:
-    """Edit the tokens file or list its entries."""
-    arguments = _arguments()
-    path = arguments.file or _file_of_the_environment()
-    if arguments.action == "list":
-        _show(token_file.read(path))
-    else:
-        with token_file.locked(path):
-            _change(path, arguments)
-    return OK
-
-
-def _change(path: Path, arguments: argparse.Namespace) -> None:
-    name, token = arguments.name, None
-    making = arguments.action == "add" and not path.exists()
-    entries: Sequence[Entry] = () if making else token_file.read(path)
-    match arguments.action:
-        case "add":
-            token = token_file.new_token()
-            topics = (EVERY_TOPIC,) if arguments.all_topics else tuple(dict.fromkeys(arguments.topic))
-            entries = token_file.add(entries, Entry(name, (token_file.digest(token),), topics, arguments.admin))
-        case "rotate":
-            token = token_file.new_token()
-            entries = token_file.rotate(entries, name, token_file.digest(token))
-        case "retire":
-            entries = token_file.retire(entries, name)
-        case "remove":
-            entries = token_file.remove(entries, name)
-    token_file.write(path, entries)  # before the token is printed, so that every printed token is valid
-    if token is not None:
-        print(f"token {name}, printed only once:", file=sys.stderr)
-        print(token)
-    print(f"{path} is written; send SIGHUP to a running gateway to reload it", file=sys.stderr)
-
-
-def _show(entries: Sequence[Entry]) -> None:
-    for entry in entries:
-        scopes = [f"topic {each}" for each in entry.topics if each != EVERY_TOPIC]
-        scopes += ["every topic"] * (EVERY_TOPIC in entry.topics) + ["admin"] * entry.admin
-        print(f"{entry.name:<24} {len(entry.sha256)} valid   {', '.join(scopes)}")
-
-
-def _file_of_the_environment() -> Path:
-    path = os.environ.get("GATEWAY_TOKENS_FILE", "")
-    if not path:
-        raise ConfigurationError("GATEWAY_TOKENS_FILE is not set; name the file with --file")
-    return Path(path)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m include.gateway.auth.tokens", description="Edit the tokens file.")
-    parser.add_argument("--file", type=Path, help="the tokens file (default: GATEWAY_TOKENS_FILE)")
-    actions = parser.add_subparsers(dest="action", required=True)
-    add = actions.add_parser("add", help="create a token and print it once")
-    add.add_argument("name")
-    topics = add.add_mutually_exclusive_group()
-    topics.add_argument("--topic", action="append", default=[], choices=RAW_TOPICS, help="may send this topic's data")
-    topics.add_argument("--all-topics", action="store_true", help="may send every topic's data")
-    add.add_argument("--admin", action="store_true", help="may see and replay the fallback store")
-    for action, text in (
-        ("rotate", "create a second token beside the first and print it once"),
-        ("retire", "revoke the older of two tokens"),
-        ("remove", "revoke all tokens of that name"),
-    ):
-        actions.add_parser(action, help=text).add_argument("name")
-    actions.add_parser("list", help="print names and scopes, no secrets")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

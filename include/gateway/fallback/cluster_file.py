@@ -39,7 +39,7 @@ class ClusterFile:
         self._folder.write_line(FILE, cluster_id)
 
 
-_REMEDY = "name the cluster with `python -m include.gateway.replay --move-to-cluster ID`"
+_REMEDY = "name the cluster with `pipeline gateway replay --move-to-cluster ID`"
 
 
 def require_own_cluster(kafka: KafkaConnection, stores: Iterable[Path], timeout_s: float = _TIMEOUT_S) -> None:

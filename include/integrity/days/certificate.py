@@ -211,7 +211,7 @@ def _behind(lag: SpeedLayerLag, pipeline: Definition) -> Term:
     return Term(
         "behind",
         str(lag.behind),
-        "python -m include.integrity catch-up --timeout 0",
+        "pipeline stream catch-up --timeout 0",
         note_of(
             "records of {stream} and {output} that the stream had not taken; of any day, so a certified day has none",
             pipeline,
@@ -255,12 +255,12 @@ def _objection(
         if each.set_aside:
             reasons.append(
                 f"{each.set_aside} events are set aside in the store of {url}: send them again or give them up with "
-                "include.gateway.replay, then rebuild"
+                "`pipeline gateway replay`, then rebuild"
             )
         if each.lost:
             reasons.append(
                 f"{each.lost} events were lost to damage of the store of {url}: look for them with "
-                "include.gateway.reconcile, then acknowledge them with include.gateway.replay"
+                "`pipeline gateway reconcile`, then acknowledge them with `pipeline gateway replay`"
             )
     reasons += [f"{store}, is missing: see docs/runbooks/gateway-lost.md" for store in missing]
     if behind := certificate.count("behind"):
@@ -287,7 +287,7 @@ def _objection(
     if unrecovered := certificate.count("unrecovered"):
         reasons.append(
             f"the database failed over, or was restored, and lost rows are not written back ({unrecovered} times): run "
-            "include.gateway.reconcile, then certify the day again; see docs/runbooks/database.md"
+            "`pipeline gateway reconcile`, then certify the day again; see docs/runbooks/database.md"
         )
     return "; ".join(reasons) or None
 

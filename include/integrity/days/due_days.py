@@ -328,7 +328,7 @@ def _not_held(window: Window) -> str:
     """Return why a day before the window cannot be rebuilt."""
     kept = f"the topics keep {window.retention_days} days"
     if window.is_young:
-        return f"{kept}, and the archive's first run, tonight or python -m spark_jobs.archive_day, finds earlier ones"
+        return f"{kept}, and the archive's first run, tonight or `pipeline archive day`, finds earlier ones"
     begun = "" if window.archived_since is None else ", the archive began later,"
     return f"{kept}{begun} and no longer hold all of it"
 

@@ -225,7 +225,7 @@ def _publish_built(
     if cursor.fetchone()[0]:
         pipeline = pipeline_of(cursor)
         raise StaleRun(f"topic {pipeline.stream.name} or {pipeline.table.name} was made again since this build began, "
-                       "or the stream still has to be repaired (python -m spark_jobs.repair); then rebuild the day",
+                       "or the stream still has to be repaired (`pipeline stream repair`); then rebuild the day",
                        day=day, generation=generation_id)  # fmt: skip
     if base_id != shows.generation_id:
         raise StaleRun("the day was published, undone or redone after this build began; rebuild it to publish",

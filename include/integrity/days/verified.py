@@ -49,7 +49,7 @@ class NotVerified(PipelineError):
     """The build was not compared with the rows that readers see now."""
 
     def __init__(self, why: str, day: Day, generation_id: int, **where: object) -> None:
-        remedy = f"run `python -m include.integrity verify --day {day}`, or clear the task `verify`"
+        remedy = f"run `pipeline days verify --day {day}`, or clear the task `verify`"
         super().__init__(f"{why}: {remedy}", day=day, generation=generation_id, **where)
 
 

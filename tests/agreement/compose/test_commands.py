@@ -19,7 +19,12 @@ from tests.support.compose import Compose, generated_variables
 from tests.support.image import copy_tree, read_stages
 
 BIN = Path(sys.executable).parent
-PROGRAMS = {"python", "airflow", "spark-class"}  # of the image; PostgreSQL's and Kafka's are their own images'
+PROGRAMS = {
+    "python",
+    "airflow",
+    "spark-class",
+    "pipeline",
+}  # of the image; PostgreSQL's and Kafka's are their own images'
 DEADLINE_S = 120.0
 pytestmark = pytest.mark.servers
 
@@ -39,7 +44,9 @@ def run(image: Path, command: list[str], environment: Mapping[str, str]) -> subp
     """Run the command as the image would, with these variables and no other."""
     base = {"PATH": f"{BIN}:{os.environ['PATH']}", "LANG": "C.UTF-8", "PYTHONPATH": str(image)}
     return subprocess.run(
-        [str(BIN / command[0]), *command[1:]],
+        [str(BIN / "python"), "-P", "-m", *command]
+        if command[0] == "pipeline"
+        else [str(BIN / command[0]), *command[1:]],
         cwd=image,
         env={**base, **environment},
         capture_output=True,
@@ -52,7 +59,16 @@ def run(image: Path, command: list[str], environment: Mapping[str, str]) -> subp
 def test_every_program_is_one_of_the_image(compose: Compose) -> None:
     for name in compose.ours():
         assert compose.command(name)[0] in PROGRAMS, name
-        assert (BIN / compose.command(name)[0]).exists()
+        assert compose.command(name)[0] == "pipeline" or (BIN / compose.command(name)[0]).exists()
+
+
+def test_the_image_has_the_command_pipeline(image: Path, tmp_path: Path) -> None:
+    [made] = [line for line in read_stages()[-1].runs if "/opt/venv/bin/pipeline" in line]
+    (tmp_path / "python").symlink_to(BIN / "python")
+    subprocess.run(["sh", "-c", made.replace("/opt/venv/bin", str(tmp_path))], check=True)
+    asked = subprocess.run([tmp_path / "pipeline", "stream", "run", "--help"], cwd="/", env={"PYTHONPATH": str(image)},
+                           capture_output=True, text=True, timeout=DEADLINE_S, check=False)  # fmt: skip
+    assert asked.stdout.startswith("Usage: pipeline stream run [OPTIONS]"), asked.stderr
 
 
 def test_the_gateways_tokens_file_is_made_by_the_deployments_command(

@@ -129,7 +129,7 @@ def test_builds_have_the_columns_too(made):
 def test_processes_refuse_a_database_without_the_columns(made):
     settings = made("behind", *NEW_COLUMNS)
     for role in ("stream", "batch"):
-        message = r"database behind lacks columns .*\(customer_segment, channel\).*python -m include.database.migrate"
+        message = r"database behind lacks columns .*\(customer_segment, channel\).*pipeline database migrate"
         with pytest.raises(ContractMismatch, match=message):
             require_schema(settings.database, role)
 

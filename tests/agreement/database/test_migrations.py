@@ -6,8 +6,8 @@ from include.airflow_support import steps, tasks
 from include.contracts.errors import ContractMismatch
 from include.database.migrate import migrate
 from include.database.schema_revision import newest_revision, require_schema, revisions
-from include.integrity.__main__ import main as command
 from include.runtime.settings import Settings
+from pipeline.__main__ import main as command
 from tests.support.migrations import make_up_here
 from tests.support.pipeline import migrated, rows
 
@@ -61,4 +61,4 @@ def test_commands_and_tasks_name_a_database_that_is_behind(postgres, tmp_path, m
     ):
         with pytest.raises(ContractMismatch, match="the database is behind this version; run the migrations"):
             step("board_detail", *arguments)
-    assert command(["status"]) == 78
+    assert command(["days", "status"]) == 78

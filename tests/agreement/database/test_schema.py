@@ -1,7 +1,6 @@
 """schema.sql and site.sql make the database that migrations make of the last release's."""
 
 import difflib
-import importlib
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from tests.support.catalogue import catalogue
 from tests.support.clone import version_in
 from tests.support.database import database_environment
 from tests.support.migrations import ROOT, last_tag
-from tests.unit.test_exit_codes import COMMANDS
+from tests.unit.test_exit_codes import COMMANDS, JOBS, OF_NO_SETTINGS, exit_code_of
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,7 @@ def databases(postgres, tmp_path_factory):
         dsn = postgres.new_database(name)
         variables = {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", **database_environment(postgres, name)}
         if name == "migrated":
-            subprocess.run([sys.executable, "-m", "include.database.migrate"], cwd=release, check=True,
+            subprocess.run([sys.executable, "-m", "pipeline", "database", "migrate"], cwd=release, check=True,
                            env={**os.environ, "PYTHONPATH": str(release), **variables})  # fmt: skip
         assert migrate(Settings.from_environment(variables)) == newest_revision()
         connections[name] = psycopg2.connect(dsn)
@@ -89,18 +88,24 @@ def test_the_database_of_one_pipeline_is_refused_to_another(databases, postgres)
             assert cursor.fetchone() != ("UTC",)
 
 
-OF_NO_DATABASE = {"stack.create_topics", "include.gateway.__main__", "include.gateway.replay"}
-AFTER_KAFKA = {"include.gateway.reconcile"}  # see tests/integration/gateway/test_reconcile.py
+OF_NO_DATABASE = OF_NO_SETTINGS | {
+    "archive bucket",
+    "archive rights",
+    "database rights",
+    "gateway replay",
+    "gateway run",
+    "kafka create-topics",
+    "kafka rights",
+}
+AFTER_KAFKA = {"gateway reconcile"}  # see tests/integration/gateway/test_reconcile.py
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - OF_NO_DATABASE - AFTER_KAFKA))
+@pytest.mark.parametrize("command", sorted((COMMANDS.keys() | JOBS.keys()) - OF_NO_DATABASE - AFTER_KAFKA))
 def test_every_command_refuses_the_database_of_another_pipeline(databases, postgres, command, monkeypatch, caplog):
-    monkeypatch.setattr("sys.argv", [command, *COMMANDS[command]])
-    monkeypatch.setattr("signal.signal", lambda *_: None)
     ours = database_environment(postgres, "created")
     for name, value in {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", "PIPELINE": "order_detail", **ours}.items():
         monkeypatch.setenv(name, value)
-    assert importlib.import_module(command).main() == MISCONFIGURED
+    assert exit_code_of(command, monkeypatch) == MISCONFIGURED
     assert "database created is not that of pipeline order_detail; set DATABASE_NAME or PIPELINE" in caplog.text
 
 

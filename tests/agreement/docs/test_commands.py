@@ -1,4 +1,7 @@
-"""Commands of the documents run as written, in the project's folder and with no PYTHONPATH."""
+"""Commands that documents, messages and deployments name are ones that their programs take.
+
+Those of `python` run as written, in the project's folder and with no PYTHONPATH.
+"""
 
 import os
 import re
@@ -7,9 +10,11 @@ import sys
 
 import pytest
 
+from pipeline.__main__ import main
 from stack import env_file
 from stack.layout import Layout
-from tests.support.documents import OPERATED, ROOT, commands
+from tests.support.commands import commands as pipelines_own
+from tests.support.documents import OPERATED, ROOT, commands, pipeline_commands
 
 OPTION = re.compile(r"--[a-z][a-z-]*")
 # Programs that are only named, without arguments, are looked for by test_docs.py; some have none, and would start.
@@ -32,9 +37,53 @@ def asked_for_help(command):
                           text=True, timeout=60)  # fmt: skip
 
 
+NAMED_IN = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "deploy/Dockerfile")),
+    *ROOT.glob("docker-compose*.yaml"),
+    *(path for folder in ("dags", "deploy", "docs", "include", "pipeline", "plugins", "spark_jobs", "stack", "demo")
+      for path in sorted((ROOT / folder).rglob("*"))
+      if path.suffix in {".html", ".md", ".py", ".sql", ".toml", ".yaml"}),
+]  # fmt: skip
+NAMED = {}  # a command of `pipeline` → the files that name it
+for file in NAMED_IN:
+    for words in pipeline_commands(file.read_text(encoding="utf-8")):
+        NAMED.setdefault(words, set()).add(str(file.relative_to(ROOT)))
+# modules that are no commands of an operator
+INTERNAL = {"include.airflow_support.init", "include.gateway.calls.openapi", "spark_jobs.class_archive"}
+MODULE = re.compile(r"python[0-9.]* -m ((?:include|spark_jobs)\b[\w.]*)")
+
+
 def test_documents_have_commands():
-    assert len(COMMANDS) > 20
-    assert any(command[:2] == ("-m", "spark_jobs.archive_day") for command in COMMANDS)
+    assert len(COMMANDS) > 10
+    assert any(command[:3] == ("-m", "stack", "stop") for command in COMMANDS)
+    assert len(NAMED) > 50
+    for folder in ("dags", "deploy", "docs/runbooks", "include/integrity/pages", "include/database", "stack"):
+        assert any(file.startswith(f"{folder}/") for files in NAMED.values() for file in files), folder
+
+
+@pytest.mark.parametrize("words", sorted(NAMED), ids=" ".join)
+def test_a_command_of_pipeline_is_one_that_it_takes(words, capsys):
+    assert main([*words, "--help"]) == 0, f"{capsys.readouterr().err} named in {', '.join(sorted(NAMED[words]))}"
+
+
+def test_the_page_of_commands_names_every_command_of_pipeline():
+    page = {words[:3] for words in pipeline_commands((ROOT / "docs" / "commands.md").read_text(encoding="utf-8"))}
+    assert {words for words, _ in pipelines_own()} - page == set()
+
+
+@pytest.mark.parametrize("file", NAMED_IN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_text_has_an_operator_run_a_module(file):
+    assert set(MODULE.findall(file.read_text(encoding="utf-8"))) - INTERNAL == set()
+
+
+def test_a_wrong_command_of_pipeline_is_noticed():
+    text = 'run `pipeline stream repair --dry-rum`, then:\npipeline days \\\n  republish --reason "it is; right"\n'
+    assert pipeline_commands(text) == [
+        ("stream", "repair", "--dry-rum"), ("days", "republish", "--reason", "it is; right")]  # fmt: skip
+    assert pipeline_commands('command: [pipeline, stream, run, --query, join]\nCMD ["pipeline", "gateway", "run"]') == [
+        ("stream", "run", "--query", "join"), ("gateway", "run")]  # fmt: skip
+    for words in pipeline_commands(text):
+        assert main([*words, "--help"]) == 2
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +108,7 @@ def test_a_program_that_is_asked_for_help_does_nothing_else(program):
     answer = asked_for_help(("-m", program))
 
     assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.startswith("usage: ")
+    assert answer.stdout.lower().startswith("usage: ")
 
 
 def test_a_wrong_command_is_noticed(tmp_path):

@@ -14,7 +14,7 @@ DOCS = [
 ]
 DAG_FILES = sorted((ROOT / "dags").glob("*.py"))
 ADRS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
-FOLDERS = ("include", "spark_jobs", "dags", "plugins", "stack", "demo", "docs", "deploy")
+FOLDERS = ("include", "spark_jobs", "pipeline", "dags", "plugins", "stack", "demo", "docs", "deploy")
 
 # Variables of the shell that are no settings, and the file that reads them.
 PROXIES = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"), "stack/jars.py")

@@ -13,7 +13,7 @@ from spark_jobs.connectors.kafka import PRODUCER_OPTIONS
 ROOT = Path(__file__).resolve().parents[3]
 CALLS = [
     (path.relative_to(ROOT), call)
-    for folder in ("include", "spark_jobs", "dags", "stack", "demo", "deploy")
+    for folder in ("include", "spark_jobs", "pipeline", "dags", "stack", "demo", "deploy")
     for path in sorted((ROOT / folder).rglob("*.py"))
     for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     if isinstance(call, ast.Call) and ast.unparse(call.func) in {"Producer", "LibrdkafkaProducer"}

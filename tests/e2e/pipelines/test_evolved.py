@@ -70,7 +70,7 @@ def test_old_days_verify_and_a_day_that_is_built_again_has_the_values(variables,
     variables = variables | {"DEFINITIONS_DIR": str(definitions)}
     pipeline = load_definitions(definitions)["order_detail"]
     settings = dataclasses.replace(settings, database=dataclasses.replace(settings.database, pipeline=pipeline))
-    run_module(["-m", "include.database.migrate"], variables)
+    run_module(["-m", "pipeline", "database", "migrate"], variables)
 
     assert rows(settings, HASHES) == built
     assert rows(settings, SHOWN, (BUILT_AGAIN.date,)) == [(10, None, None), (11, None, None)]

@@ -18,10 +18,10 @@ from include.contracts.errors import ConfigurationError
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.check import remove_leftovers, verify_archive
+from spark_jobs.archive.rewriting import forget
 from spark_jobs.archive.tasks import ArchiveTaskFailed
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.connectors.archive_files import ArchiveDamaged, ArchiveFolder
-from spark_jobs.forget import forget
 from tests.support.archive import DAY, STREAM, TABLE, Archive, a_board, a_member
 from tests.support.object_store import ADMIN, BATCH
 from tests.support.pipeline import ROOT, environment, rows, run_module
@@ -202,7 +202,7 @@ def test_a_night_and_forgetting_run_with_the_rights_that_the_command_prints(
     archive, store, bucket, kafka, postgres, tmp_path
 ):
     variables = environment(kafka, postgres, "archive_store", tmp_path) | store.variables(archive.folder.location)
-    line = ["-m", "include.integrity.rights", "archive", "--principal", f"batch={OF_BATCH}"]
+    line = ["-m", "pipeline", "archive", "rights", "--principal", OF_BATCH]
     printed = run_module(line, variables)
     assert ADMIN[1] not in printed
     a_life(archive)

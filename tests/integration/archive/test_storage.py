@@ -495,7 +495,7 @@ def test_the_stores_certificate_is_verified(store, bucket, tmp_path):
 
 def test_a_missing_right_is_named_with_the_command_that_prints_the_rights(store, bucket):
     storage = open_storage(f"s3://{bucket}/archive", store.connection(BATCH))
-    with pytest.raises(StorageDenied, match=r"include\.integrity\.rights archive.*operation=PutObject"):
+    with pytest.raises(StorageDenied, match=r"pipeline archive rights.*operation=PutObject"):
         storage.write("x", b"x")
 
 
@@ -506,7 +506,7 @@ def test_a_bucket_whose_rules_would_lose_files_is_found(store):
                  **store.variables(location)}  # fmt: skip
 
     def checked(*options):
-        line = [sys.executable, "-m", "include.archive.bucket", *options]
+        line = [sys.executable, "-m", "pipeline", "archive", "bucket", *options]
         found = subprocess.run(line, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60, check=False)
         return found.returncode, found.stdout
 

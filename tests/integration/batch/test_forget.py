@@ -25,11 +25,11 @@ from include.integrity.days.pruning import collect_orphans
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import Settings
 from spark_jobs.archive.check import verify_archive
+from spark_jobs.archive.rewriting import count, forget
 from spark_jobs.batch.rebuild import build, rebuild_day
 from spark_jobs.batch.sources import EXTRACTS, Known, archive_sources, fix_ranges, splits_of, topic_sources
 from spark_jobs.connectors.archive_files import ArchiveFolder
 from spark_jobs.connectors.splits import read_topic
-from spark_jobs.forget import count, forget
 from tests.support.archive import DAY, Archive, event
 from tests.support.evolved import evolved
 from tests.support.pipeline import environment, rows, run_module
@@ -186,7 +186,9 @@ def test_a_person_is_gone_from_every_table_and_file_and_stays_gone(archive, kafk
     variables = environment(kafka, postgres, "forget", tmp_path) | {
         "PIPELINE": p.name, "ARCHIVE_DIR": settings.batch.archive_dir,
     }  # fmt: skip
-    printed = run_module(["-m", "spark_jobs.forget", "--key", str(PERSON), "--reason", "asked for it"], variables)
+    printed = run_module(
+        ["-m", "pipeline", "days", "forget", "--key", str(PERSON), "--reason", "asked for it"], variables
+    )
     shown = dict(line.rsplit(maxsplit=1) for line in printed.splitlines()[1 : 1 + len(counted)])
     assert {place.strip(): int(number) for place, number in shown.items()} == counted
     removed = forget(archive.context, settings, PERSON, "asked for it", "test")

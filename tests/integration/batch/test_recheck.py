@@ -222,14 +222,14 @@ def test_the_command_changes_nothing_unless_it_is_told_to(archive, kafka, postgr
     as_the_stream_showed_it(archive)
     variables = environment(kafka, postgres, settings.database.name, tmp_path)
     variables |= {"ARCHIVE_DIR": settings.batch.archive_dir}
-    shown = run_module(["-m", "spark_jobs.recheck"], variables, exit_code=LOOK)
+    shown = run_module(["-m", "pipeline", "stream", "recheck"], variables, exit_code=LOOK)
     assert "board: 6 records are rejected" in shown
     assert "7 rows were made from some of them" in shown
     assert "1 versions in the archive are of some of them" in shown
     assert view(settings) == BEFORE
-    shown = run_module(["-m", "spark_jobs.recheck", "--execute", "--force"], variables)
+    shown = run_module(["-m", "pipeline", "stream", "recheck", "--execute", "--force"], variables)
     assert "Start the stream." in shown
-    again = run_module(["-m", "spark_jobs.recheck"], variables, exit_code=LOOK)
+    again = run_module(["-m", "pipeline", "stream", "recheck"], variables, exit_code=LOOK)
     assert "live" not in again
     assert "3 rows were made" in again  # of the published day, which the night rebuilds
 
@@ -240,10 +240,10 @@ def test_archived_versions_alone_are_something_to_look_at(archive, kafka, postgr
     rows(settings, "TRUNCATE detail_live, day_publication, publication, generation CASCADE", role="pipeline_owner")
     variables = environment(kafka, postgres, settings.database.name, tmp_path)
     variables |= {"ARCHIVE_DIR": settings.batch.archive_dir}
-    shown = run_module(["-m", "spark_jobs.recheck"], variables, exit_code=LOOK)
+    shown = run_module(["-m", "pipeline", "stream", "recheck"], variables, exit_code=LOOK)
     assert "0 rows were made from some of them\n1 versions in the archive are of some of them" in shown
-    run_module(["-m", "spark_jobs.recheck", "--execute", "--force"], variables)
-    assert "0 versions in the archive" in run_module(["-m", "spark_jobs.recheck"], variables)
+    run_module(["-m", "pipeline", "stream", "recheck", "--execute", "--force"], variables)
+    assert "0 versions in the archive" in run_module(["-m", "pipeline", "stream", "recheck"], variables)
 
 
 def test_it_waits_for_the_stream_and_refuses_a_driver_that_is_alive(archive):

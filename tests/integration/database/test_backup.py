@@ -103,7 +103,7 @@ def test_a_dump_restored_in_its_own_server_is_noted_in_each_pipelines_database(p
     run_block("psql", tmp_path, postgres, "restored_here")
     migrate(settings)
     before = [next_ids(settings), next_ids(orders)]
-    command = [sys.executable, "-m", "include.gateway.reconcile", "--restored"]
+    command = [sys.executable, "-m", "pipeline", "gateway", "reconcile", "--restored"]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | variables, check=True, capture_output=True, text=True)
     assert done.stdout == "noted as restored: restored_here, orders_here\n"
     assert rows(settings, "SELECT replayed_until, reconciled_at FROM database_timeline") == [(None, None)]

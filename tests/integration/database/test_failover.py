@@ -158,7 +158,7 @@ def test_no_day_is_certified_until_lost_rows_are_written_back(failed_over, setti
     rows(there, "UPDATE database_timeline SET reconciled_at = NULL WHERE timeline LIKE '%/2'")
     certificate = certify_alone(settings, DAY)
     assert certificate.count("unrecovered") == 1
-    assert "run include.gateway.reconcile" in certificate.reason
+    assert "run `pipeline gateway reconcile`" in certificate.reason
     assert not certificate.needs_only_rebuild
     rows(there, RECONCILED)
     assert certify_alone(settings, DAY).reason is None

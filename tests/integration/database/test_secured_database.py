@@ -155,7 +155,7 @@ def test_a_missing_right_is_named_with_the_statement_that_grants_it(made, variab
 
 def test_the_command_prints_the_rights_of_every_role(made, variables):
     environment = {**variables, "PATH": os.environ["PATH"], "KAFKA_BOOTSTRAP_SERVERS": "broker:9092"}
-    printed = subprocess.run([sys.executable, "-m", "include.integrity.rights", "postgres"], env=environment,
+    printed = subprocess.run([sys.executable, "-m", "pipeline", "database", "rights"], env=environment,
                              cwd=Layout.of().root, check=True, capture_output=True, text=True).stdout  # fmt: skip
     database = Settings.from_environment(variables).database
     with connect(database, "pipeline_owner") as connection, connection.cursor() as cursor:

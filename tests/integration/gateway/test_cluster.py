@@ -100,11 +100,11 @@ def test_move_that_a_person_names_is_followed_and_any_other_command_refuses(clus
     gateway.terminate()
     clusters.swap()
     present = AdminClient({"bootstrap.servers": clusters.bootstrap_servers}).list_topics(timeout=20).cluster_id
-    assert gateway.run("include.gateway.replay").wait(60) == MISCONFIGURED
+    assert gateway.run("pipeline", "gateway", "replay").wait(60) == MISCONFIGURED
     assert f"--move-to-cluster {present}" in gateway.log.read_text()
-    assert gateway.run("include.gateway.reconcile", "--dry-run").wait(60) == MISCONFIGURED
-    assert gateway.run("stack.create_topics").wait(60) == MISCONFIGURED
+    assert gateway.run("pipeline", "gateway", "reconcile", "--dry-run").wait(60) == MISCONFIGURED
+    assert gateway.run("pipeline", "kafka", "create-topics").wait(60) == MISCONFIGURED
     assert not answered.keys() & event_ids(clusters.foreign)
-    assert gateway.run("include.gateway.replay", "--move-to-cluster", present).wait(60) == OK
-    assert gateway.run("include.gateway.replay").wait(60) == OK
+    assert gateway.run("pipeline", "gateway", "replay", "--move-to-cluster", present).wait(60) == OK
+    assert gateway.run("pipeline", "gateway", "replay").wait(60) == OK
     assert answered.keys() - event_ids(clusters.foreign) == set()

@@ -205,10 +205,10 @@ def test_store_of_a_dead_gateway_is_drained_without_it_and_not_while_it_lives(br
         posted = [
             result["eventId"] for result in client.post_events("board", [board(next(board_ids)) for _ in range(30)])
         ]
-    assert gateway.run("include.gateway.replay").wait() == 75, "the gateway holds the store"
+    assert gateway.run("pipeline", "gateway", "replay").wait() == 75, "the gateway holds the store"
     gateway.kill()
     broker.thaw()
-    assert gateway.run("include.gateway.replay").wait() == 0
+    assert gateway.run("pipeline", "gateway", "replay").wait() == 0
     assert "sent 30, refused 0, left 0" in gateway.log.read_text()
     assert ids_of(in_topic(broker, posted)) != []
     assert set(ids_of(in_topic(broker, posted))) == set(posted)

@@ -278,7 +278,7 @@ def test_row_answered_503_with_broker_down_and_store_full_is_found_by_the_comman
         return HTTP.post(f"{gateway.url}/boards", json=BOARD_FIELDS, headers=HEADERS, timeout=30)
 
     def command(*arguments):
-        process = gateway.run("include.gateway.reconcile", "--min-age-s", "0", *arguments)
+        process = gateway.run("pipeline", "gateway", "reconcile", "--min-age-s", "0", *arguments)
         return process.wait(timeout=120)
 
     try:
@@ -594,5 +594,5 @@ def test_database_that_is_out_is_said(environment):
 )
 def test_wrong_arguments_are_refused(environment, arguments, code, tmp_path):
     process = GatewayProcess.over(tmp_path, "127.0.0.1:9", **environment | {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9"})
-    running: subprocess.Popen[bytes] = process.run("include.gateway.reconcile", *arguments)
+    running: subprocess.Popen[bytes] = process.run("pipeline", "gateway", "reconcile", *arguments)
     assert running.wait(timeout=60) == code

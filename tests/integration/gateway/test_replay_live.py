@@ -51,7 +51,7 @@ def fill(folder, records):
 def replay(folder, broker, *arguments):
     """The command's exit code and what it printed."""
     environment = GatewayProcess.over(folder, broker.bootstrap_servers).environment
-    command = [sys.executable, "-m", "include.gateway.replay", "--store", str(folder / "fallback"), *arguments]
+    command = [sys.executable, "-m", "pipeline", "gateway", "replay", "--store", str(folder / "fallback"), *arguments]
     ended = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120)
     return ended.returncode, ended.stdout, ended.stderr
 
@@ -174,7 +174,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was_and_keeps_each_keys_order(
     fill(tmp_path, [record(number % keys, f"killed-{number}") for number in range(count)])
     environment = {**os.environ, **GatewayProcess.over(tmp_path, broker.bootstrap_servers).environment}
     for sent_before in (1, 2_000):
-        command = [sys.executable, "-m", "include.gateway.replay", "--max-rate", "1000"]
+        command = [sys.executable, "-m", "pipeline", "gateway", "replay", "--max-rate", "1000"]
         with subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
             try:
                 wait_until(lambda least=sent_before: len(in_topic(broker, "killed-")) >= least, 60, "some are sent")

@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from include.contracts.errors import LOOK, OK, REFUSED
-from include.integrity.__main__ import main
 from include.integrity.days.gateways import unsent
 from include.integrity.watch.snapshot import read_snapshot
 from include.runtime.settings import Settings
+from pipeline.__main__ import main
 from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.balancer import balancer
@@ -153,10 +153,10 @@ def test_one_that_is_lost_with_its_disk_is_missed_until_it_is_given_up(settings,
         reason = certify_alone(both, DAY, unsent).reason
         assert f"store {store.store_id} of {lost.url}" in reason
         assert f"{store.waiting} events waiting" in reason
-        assert main(["watch"]) == LOOK
+        assert main(["days", "watch"]) == LOOK
         assert f"store {store.store_id} of {lost.url}" in capsys.readouterr().out
 
-        give_up = ["give-up-store", "--reason", "its disk is gone", "--store"]
+        give_up = ["gateway", "give-up-store", "--reason", "its disk is gone", "--store"]
         assert main([*give_up, unsent(both)[kept.url].store_id]) == REFUSED
         assert "NotMissing" in caplog.text
         assert main([*give_up, store.store_id]) == OK

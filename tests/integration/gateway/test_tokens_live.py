@@ -27,7 +27,7 @@ def gateway(tmp_path):
 
 def tokens_command(gateway, *arguments):
     """The command as an operator runs it; what it prints."""
-    command = [sys.executable, "-m", "include.gateway.auth.tokens", *arguments]
+    command = [sys.executable, "-m", "pipeline", "gateway", "tokens", *arguments]
     return subprocess.run(
         command, env=gateway.environment, cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()

@@ -11,9 +11,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
-from include.integrity.__main__ import main
 from include.integrity.watch.audit import AUDITED, audit_kafka
 from include.kafka.audit import audit_cluster, misplaced_records, reassignment
+from pipeline.__main__ import main
 from stack.layout import Layout
 from stack.prerequisites import find_java
 from tests.servers import wait_until
@@ -56,7 +56,7 @@ def run_kafka_configs(command):
 
 def test_a_cluster_as_the_contract_has_it_has_no_drift(settings, capsys):
     assert audit_kafka(settings) == []
-    assert main(["audit"]) == 0
+    assert main(["kafka", "audit"]) == 0
     assert capsys.readouterr().out == "Nothing.\n"
 
 
@@ -114,8 +114,8 @@ def test_a_missing_topic_is_a_drift_and_hides_no_other(settings, capsys):
         ("topic_missing", "member", "critical"),
         ("topic_drift", "board retention.ms", "warning"),
     ]
-    assert main(["audit"]) == LOOK
-    assert "python -m stack.create_topics" in capsys.readouterr().out
+    assert main(["kafka", "audit"]) == LOOK
+    assert "pipeline kafka create-topics" in capsys.readouterr().out
 
 
 def test_records_that_another_partitioner_placed_are_a_drift_and_those_of_the_gateways_are_none(settings):

@@ -1,4 +1,4 @@
-"""The commands of `python -m include.integrity`, on a real PostgreSQL: answers for people and programs, exit codes."""
+"""The commands `pipeline days`, on a real PostgreSQL: answers for people and programs, exit codes."""
 
 import datetime as dt
 import json
@@ -9,8 +9,7 @@ import pytest
 from include.contracts.day import Day
 from include.database.generation_store import GenerationStore
 from include.database.named import query
-from include.integrity.__main__ import main
-from include.integrity.commands import COMMANDS
+from pipeline.__main__ import main
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, build, opened_store, row, serve
@@ -31,10 +30,7 @@ def settings(postgres, tmp_path, monkeypatch):
 def run(settings, capsys):
     def call(*arguments):
         """Exit code and standard output."""
-        try:
-            code = main(list(arguments))
-        except SystemExit as exc:  # argparse
-            code = exc.code
+        code = main(["days", *arguments])
         return code, capsys.readouterr().out
 
     return call
@@ -51,20 +47,7 @@ def changed_day(settings):
     return build(settings, [row(1, 1, nickname="아침", table_offset=4), row(2, 2), row(3, 3)], cut=9, run_id="r")
 
 
-class TestHelp:
-    def test_lists_every_command_and_the_exit_codes(self, run):
-        code, text = run("--help")
-        assert code == DONE
-        listed = set(re.findall(r"^    ([\w-]+)(?:  |$)", text, re.MULTILINE))
-        assert listed == set(COMMANDS)
-        assert "Exit codes" in text
-
-    @pytest.mark.parametrize("command", COMMANDS)
-    def test_each_command_explains_itself(self, run, command):
-        code, text = run(command, "--help")
-        assert code == DONE
-        assert "--json" in text
-
+class TestArguments:
     @pytest.mark.parametrize(
         "arguments",
         [
@@ -199,7 +182,7 @@ class TestRefusals:
 
     def test_a_rebuild_of_a_busy_day_is_tried_again_later(self, settings, capfd):
         with GenerationStore(settings.database).hold(YESTERDAY):
-            assert main(["rebuild", "--day", str(YESTERDAY)]) == LATER
+            assert main(["days", "rebuild", "--day", str(YESTERDAY)]) == LATER
         assert "DayBusy" in capfd.readouterr().err
 
     def test_certifying_needs_the_gateways(self, settings, run, changed_day, caplog):

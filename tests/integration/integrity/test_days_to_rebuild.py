@@ -11,7 +11,6 @@ from include.contracts.day import Day, DayNotOver
 from include.contracts.errors import REFUSED
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.generation_store import GenerationStore
-from include.integrity.__main__ import main
 from include.integrity.days.comparison import verify
 from include.integrity.days.due_days import (
     MANY_RUNS,
@@ -22,6 +21,7 @@ from include.integrity.days.due_days import (
     load_window,
 )
 from include.integrity.days.publication import publish
+from pipeline.__main__ import main
 from spark_jobs.batch.rebuild import rebuild_day
 from tests.support.certifying import certify_alone
 from tests.support.examples import examples
@@ -150,7 +150,7 @@ def test_a_command_refuses_a_day_that_is_not_over(
 ):
     for name, value in environment(None, postgres, "days_to_rebuild", tmp_path).items():
         monkeypatch.setenv(name, value)
-    assert main([command, "--day", str(yesterday.before(-1))]) == REFUSED
+    assert main(["days", command, "--day", str(yesterday.before(-1))]) == REFUSED
     assert "that day is not over in Asia/Seoul" in caplog.text
 
 

@@ -7,16 +7,16 @@ import pytest
 
 from include.airflow_support import tasks
 from include.contracts.errors import OK, REFUSED, PipelineError
-from include.integrity.__main__ import main
 from include.integrity.days import comparison
 from include.integrity.days.comparison import verify
 from include.integrity.days.publication import publish, redo, undo
 from include.integrity.days.verified import RowsWouldVanish
+from pipeline.__main__ import main
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
 
 LATER = NOON + dt.timedelta(minutes=1)
-COMMAND = r"python -m include\.integrity verify"
+COMMAND = r"pipeline days verify"
 CORRECTIONS = """
 SELECT board_id, class, shown ->> 'title', rebuilt ->> 'title' FROM detail_correction
  WHERE generation_id = %s ORDER BY board_id
@@ -51,11 +51,11 @@ def shown(settings):
 
 def test_the_command_refuses_a_build_that_verify_has_not_seen(settings, caplog):
     build(settings, [row(1, 0)], cut=5, run_id="r")
-    command = ["publish", "--day", str(DAY), "--run-id", "r"]
+    command = ["days", "publish", "--day", str(DAY), "--run-id", "r"]
     assert main(command) == REFUSED
-    assert "python -m include.integrity verify" in caplog.text
+    assert "pipeline days verify" in caplog.text
     assert shown(settings) == []
-    assert main(["verify", *command[1:]]) == OK
+    assert main(["days", "verify", *command[2:]]) == OK
     assert main(command) == OK
     assert shown(settings) == [(1, "v0", "final")]
 

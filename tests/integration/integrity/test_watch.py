@@ -12,7 +12,6 @@ from confluent_kafka import Producer
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.errors import OK, REFUSED
-from include.integrity.__main__ import main
 from include.integrity.days.due_days import NothingToAcknowledge, acknowledge
 from include.integrity.days.gateways import Unsent
 from include.integrity.days.publication import undo
@@ -21,6 +20,7 @@ from include.integrity.watch.conditions import CONDITIONS, judge
 from include.integrity.watch.snapshot import read_snapshot
 from include.kafka import offsets
 from include.kafka.offsets import OffsetReader
+from pipeline.__main__ import main
 from tests.fakes.events import board
 from tests.support.broker import producers_times, remove_topics
 from tests.support.certifying import STORE
@@ -146,7 +146,7 @@ def test_days_that_can_no_longer_be_rebuilt_are_reported_until_somebody_acknowle
 
     recent, before_it = map(str, days[:2])
     assert lost() == [recent, before_it, ""]
-    command = ["acknowledge", "--day", recent, "--reason", "the topic lost them", "--by", "mina"]
+    command = ["days", "acknowledge", "--day", recent, "--reason", "the topic lost them", "--by", "mina"]
     assert main(command) == OK
     assert "stays as it is  mina  the topic lost them" in capsys.readouterr().out
     assert main(command) == REFUSED
@@ -257,10 +257,10 @@ def test_kafka_that_is_out_is_a_finding(postgres, tmp_path, monkeypatch):
 
 
 def test_the_command_prints_findings_and_exits_with_3(settings, capsys):
-    assert main(["watch", "--json"]) == LOOK
+    assert main(["days", "watch", "--json"]) == LOOK
     (finding,) = json.loads(capsys.readouterr().out)
     assert (finding["name"], finding["severity"], finding["runbook"]) == ("gateway_silent", "critical", "alerts")
-    assert main(["watch"]) == LOOK
+    assert main(["days", "watch"]) == LOOK
     head, line = capsys.readouterr().out.strip().split("\n")
     assert re.split(r"  +", head) == ["severity", "alert", "subject", "since", "finding", "runbook"]
     assert line.startswith("critical  gateway_silent  http://127.0.0.1:9")

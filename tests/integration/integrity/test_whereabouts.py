@@ -8,7 +8,6 @@ import pytest
 
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID, REPLAYED_AT
 from include.gateway.client import GatewayUnavailable
-from include.integrity.__main__ import main
 from include.integrity.days.comparison import verify
 from include.integrity.days.gateways import Unsent
 from include.integrity.days.pruning import cover
@@ -18,6 +17,7 @@ from include.integrity.pages.topic_traces import SearchTooLong
 from include.integrity.pages.whereabouts import NothingToFind, SearchLimits, find
 from include.kafka import offsets
 from include.runtime.kafka_connection import KafkaConnection
+from pipeline.__main__ import main
 from tests.fakes.events import board
 from tests.support.certifying import STORE, nothing_waits, take_everything
 from tests.support.pipeline import environment, produce, rows, with_topics
@@ -259,9 +259,9 @@ def test_as_a_command(kafka, postgres, tmp_path, settings, streamed, monkeypatch
     for name, value in environment(kafka, postgres, "whereabouts", tmp_path).items():
         monkeypatch.setenv(name, value)
 
-    assert main(["find", "--key", "1"]) == 0
+    assert main(["days", "find", "--key", "1"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"board 1 is shown in day {DAY}")
     assert "not known: gateways: GATEWAY_ADMIN_TOKEN is not set" in text
-    assert main(["find", "--event-id", "e12", "--json"]) == 0
+    assert main(["days", "find", "--event-id", "e12", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["key"] == 2

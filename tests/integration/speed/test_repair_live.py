@@ -257,8 +257,8 @@ class TestRepair:
 
         def command(*arguments, **more):
             finished = subprocess.run(
-                [sys.executable, "-m", "spark_jobs.repair", *arguments], cwd=ROOT, text=True, capture_output=True,
-                check=False, timeout=60, env={**os.environ, **variables, **more})  # fmt: skip
+                [sys.executable, "-m", "pipeline", "stream", "repair", *arguments], cwd=ROOT, text=True,
+                capture_output=True, check=False, timeout=60, env={**os.environ, **variables, **more})  # fmt: skip
             return finished.returncode, finished.stdout + finished.stderr
 
         assert command("--dry-run")[0] == 0
@@ -285,5 +285,5 @@ class TestRepair:
         assert ended.returncode == 78, ended.stderr[-3000:]
         assert "RangeExpired: " in ended.stderr
         assert "partition 0: the ledger is at 5, the topic holds 8 to 9, 3 records lost" in ended.stderr
-        assert "python -m spark_jobs.repair --consumer serve --dry-run" in ended.stderr
+        assert "pipeline stream repair --consumer serve --dry-run" in ended.stderr
         assert rows(settings, LEDGER) == before

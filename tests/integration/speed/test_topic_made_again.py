@@ -213,7 +213,9 @@ def test_a_member_that_comes_on_a_topic_made_again_shows_its_boards(log, waiting
 def test_the_stream_refuses_another_topic_of_members_until_it_is_taken_out_of_the_cuts(log, waiting):
     refuse_replaced_table(waiting.database, log.offsets, "member")
     log.make("member")
-    with pytest.raises(TopicReplaced, match=r"topic member was created again.*1 days.*spark_jobs.repair.*--dry-run"):
+    with pytest.raises(
+        TopicReplaced, match=r"topic member was created again.*1 days.*pipeline stream repair.*--dry-run"
+    ):
         refuse_replaced_table(waiting.database, log.offsets, "member")
     assert "topic member was created again" in repaired(log, waiting)
     refuse_replaced_table(waiting.database, log.offsets, "member")

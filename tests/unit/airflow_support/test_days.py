@@ -71,5 +71,5 @@ def test_with_an_archive_of_all_days_no_more_are_built_than_airflow_can_map():
 
 def test_before_the_first_archive_nobody_says_that_the_topics_no_longer_hold_a_day():
     young = Window(dt.datetime.combine(TODAY, NOON), "Asia/Seoul", 14, is_young=True)
-    with pytest.raises(DayChoiceError, match=r"the archive's first run, tonight or python -m .*, finds earlier ones"):
+    with pytest.raises(DayChoiceError, match="first run, tonight or `pipeline archive day`, finds earlier ones"):
         days_between("2020-01-01", NEWEST, young)

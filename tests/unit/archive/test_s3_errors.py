@@ -32,7 +32,7 @@ AWS = S3Connection(region="eu-west-1")
         ),
         ("NoSuchBucket", 404, ConfigurationError, f"ARCHIVE_DIR={LOCATION}: the bucket does not exist; create it"),
         ("ExpiredToken", 400, ConfigurationError, "ARCHIVE_S3_ACCESS_KEY_ID: the login has expired"),
-        ("AccessDenied", 403, StorageDenied, "python -m include.integrity.rights archive"),
+        ("AccessDenied", 403, StorageDenied, "pipeline archive rights"),
         ("403", 403, StorageDenied, "operation=PutObject"),
         ("SlowDown", 503, StorageUnavailable, "code=SlowDown"),
         ("InternalError", 500, StorageUnavailable, "AWS, region eu-west-1"),

@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-PRODUCT = ("include", "spark_jobs", "dags", "plugins", "deploy", "stack", "demo")
+PRODUCT = ("include", "spark_jobs", "pipeline", "dags", "plugins", "deploy", "stack", "demo")
 OPENER = "include/database/sessions.py"
 MODULES = {"psycopg2", "psycopg2.pool", "psycopg", "asyncpg", "pg8000"}
 

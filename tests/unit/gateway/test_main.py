@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from include.contracts.errors import ConfigurationError
-from include.gateway.__main__ import check_exposure
 from include.gateway.client import GatewayUnavailable, _bodies, replay_fallback
+from include.gateway.serve import check_exposure
 from include.runtime.settings import GatewayLimits, GatewaySettings, Settings
 
 

@@ -14,6 +14,7 @@ from include.gateway.intake import row_record
 from include.gateway.ports import Failure, Saved
 from include.gateway.reconcile import _first_change, send
 from include.runtime.settings import Settings
+from pipeline.__main__ import main
 from tests.fakes.events import keys_of
 from tests.fakes.gateway import FixedClock, MemoryProducer
 from tests.fakes.harness import over_http
@@ -78,21 +79,18 @@ def test_row_that_kafka_refuses_for_ever_does_not_stop_the_others():
 
 
 def test_rows_that_kafka_refuses_for_ever_are_left_to_a_person_and_not_to_a_retry(monkeypatch, tmp_path):
-    monkeypatch.setattr("sys.argv", ["reconcile", "--all"])
     settings = SimpleNamespace(gateway=SimpleNamespace(fallback_dir=tmp_path))
     monkeypatch.setattr(Settings, "from_environment", lambda: settings)
     monkeypatch.setattr(reconcile, "reconcile_sources", lambda *_: [reconcile.Reconciled("member", 2, 1, refused=1)])
-    assert reconcile.main() == LOOK == 3
+    assert main(["gateway", "reconcile", "--all"]) == LOOK == 3
 
 
 @pytest.mark.parametrize(
     "arguments", [["--since", "2099-01-01T00:00:00Z"], ["--min-age-s", "-5"], ["--min-age-s", "nan"]]
 )
-def test_wrong_arguments_are_refused(arguments, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["reconcile", *arguments])
-    with pytest.raises(SystemExit, match="2"):
-        reconcile.main()
-    assert f"argument {arguments[0]}: '{arguments[1]}' " in capsys.readouterr().err
+def test_wrong_arguments_are_refused(arguments, capsys):
+    assert main(["gateway", "reconcile", *arguments]) == 2
+    assert f"Invalid value for '{arguments[0]}': '{arguments[1]}' " in capsys.readouterr().err
 
 
 def test_outage_ends_the_run_and_tells_how_far_it_came():

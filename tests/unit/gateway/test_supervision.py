@@ -121,5 +121,5 @@ def test_prints_itself_for_a_program():
 
 
 def run_it(*arguments: str) -> str:
-    command = [sys.executable, "-m", "include.gateway.supervision", *arguments]
+    command = [sys.executable, "-m", "pipeline", "gateway", "failures", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout

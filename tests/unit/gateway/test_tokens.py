@@ -39,7 +39,7 @@ def path(tmp_path):
 
 def command(path, *arguments, environment=None):
     return subprocess.run(
-        [sys.executable, "-m", "include.gateway.auth.tokens", "--file", str(path), *arguments],
+        [sys.executable, "-m", "pipeline", "gateway", "tokens", "--file", str(path), *arguments],
         cwd=ROOT, env={"PYTHONPATH": str(ROOT), **(environment or {})}, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -201,7 +201,7 @@ def test_what_is_no_json_is_named_with_its_file(path, content):
 
 
 def test_a_missing_file_is_named_with_the_command_that_makes_one(path):
-    with pytest.raises(ConfigurationError, match=r"tokens\.json: No such file.*include\.gateway\.auth\.tokens add"):
+    with pytest.raises(ConfigurationError, match=r"tokens\.json: No such file.*pipeline gateway tokens add"):
         token_file.read(path)
 
 
@@ -404,7 +404,7 @@ def test_a_third_token_is_refused_until_one_is_retired(path):
 
 
 def test_the_file_of_the_environment_is_the_default(path):
-    module = [sys.executable, "-m", "include.gateway.auth.tokens", "list"]
+    module = [sys.executable, "-m", "pipeline", "gateway", "tokens", "list"]
     missing = subprocess.run(
         module, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )

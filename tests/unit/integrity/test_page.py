@@ -394,7 +394,7 @@ class TestFind:
 
         assert answer.status_code == 503
         assert "It took too long" in answer.text
-        assert "python -m include.integrity find" in answer.text
+        assert "pipeline days find" in answer.text
 
     def test_a_third_search_at_a_time_is_refused(self):
         began, end = threading.Barrier(3), threading.Event()

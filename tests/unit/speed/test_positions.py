@@ -57,8 +57,8 @@ def test_what_retention_took_is_counted_for_each_partition():
     assert str(refused.value) == (
         "Retention removed records that were not taken yet: partition 0: the ledger is at 3, the topic holds 5 to 9, 2 "
         "records lost; partition 1: the ledger is at 0, the topic holds 100 to 100, 100 records lost. Stop the stream, "
-        "check with `python -m spark_jobs.repair --consumer serve --dry-run`, then repair with `python -m "
-        "spark_jobs.repair --consumer serve` (consumer=serve, topic=board-detail)"
+        "check with `pipeline stream repair --consumer serve --dry-run`, then repair with "
+        "`pipeline stream repair --consumer serve` (consumer=serve, topic=board-detail)"
     )
 
 
@@ -81,7 +81,7 @@ def test_a_topic_made_again_is_refused_whatever_its_offsets_are():
         (TopicReplaced, 0, "before", 7),
         (TopicReplaced, 1, "now", None),
     ]
-    with pytest.raises(TopicReplaced, match=r"recreated.*spark_jobs.repair --consumer serve --dry-run"):
+    with pytest.raises(TopicReplaced, match=r"recreated.*pipeline stream repair --consumer serve --dry-run"):
         raise_on_mismatch(found)
 
 
@@ -115,7 +115,9 @@ class Topics:
 
 def test_a_topic_that_is_replaced_while_it_is_read_is_noticed():
     refuse_replaced(Topics(), "join", "board", "now")
-    with pytest.raises(TopicReplaced, match=r"spark_jobs.repair --consumer join --dry-run.*was=before, present=now"):
+    with pytest.raises(
+        TopicReplaced, match=r"pipeline stream repair --consumer join --dry-run.*was=before, present=now"
+    ):
         refuse_replaced(Topics(), "join", "board", "before")
 
 

@@ -2,6 +2,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,24 @@ def test_path_that_some_part_reads_as_its_syntax_is_refused(name: str) -> None:
     with pytest.raises(StackError, match="clone the project to another folder") as caught:
         prerequisites.check_path(Path("/home") / name)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("called", ["by its path", "by a link"])
+def test_the_command_runs_the_project_that_has_the_environment(tmp_path: Path, called: str) -> None:
+    layout = Layout.of(tmp_path / "50% of project")
+    (layout.venv / "bin").mkdir(parents=True)
+    (layout.venv / "bin" / "python").symlink_to(sys.executable)
+    package = layout.root / "pipeline"
+    package.mkdir()
+    (package / "__main__.py").write_text("import sys\nprint(__file__, sys.argv[1:])\nsys.exit(75)\n")
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "pipeline").mkdir(parents=True)  # another package of that name, in the folder of the shell
+    (elsewhere / "pipeline" / "__main__.py").write_text("print('the wrong one')\n")
+    for _ in range(2):
+        bootstrap.make_command(layout)
+    command = layout.venv / "bin" / "pipeline"
+    if called == "by a link":
+        command = tmp_path / "link"
+        command.symlink_to(layout.venv / "bin" / "pipeline")
+    ran = subprocess.run([command, "days", "a b", ""], cwd=elsewhere, capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.returncode) == (f"{package / '__main__.py'} {['days', 'a b', '']}\n", 75), ran.stderr

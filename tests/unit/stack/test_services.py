@@ -74,12 +74,12 @@ def test_queries_of_the_stream_run_as_one_service_or_as_two_with_a_port_each(
         changed = {**settings, "STREAM_PROCESSES": processes}
         services = [each for each in declare(changed) if isinstance(each, Service) and each.name.startswith("stream")]
         layout = Layout.of(state=tmp_path)
-        return {each.name: (prepare(each.name, layout, changed).command[2:], [*each.ports]) for each in services}
+        return {each.name: (prepare(each.name, layout, changed).command[3:], [*each.ports]) for each in services}
 
-    assert launched("1") == {"stream": ([], ["STREAM_METRICS_PORT"])}
+    assert launched("1") == {"stream": (["stream", "run"], ["STREAM_METRICS_PORT"])}
     assert launched("2") == {
-        "stream-join": (["--query", "join"], ["STREAM_METRICS_PORT"]),
-        "stream-serve": (["--query", "serve"], ["STREAM_SERVE_METRICS_PORT"]),
+        "stream-join": (["stream", "run", "--query", "join"], ["STREAM_METRICS_PORT"]),
+        "stream-serve": (["stream", "run", "--query", "serve"], ["STREAM_SERVE_METRICS_PORT"]),
     }
     with pytest.raises(StackError, match=r"STREAM_PROCESSES='3' in \.env: use one of 1, 2"):
         declare({**settings, "STREAM_PROCESSES": "3"})
@@ -104,7 +104,7 @@ def test_each_process_is_told_its_pipeline(two: dict[str, str], tmp_path: Path) 
 
     def launched(name: str, changed: dict[str, str]) -> tuple[str, list[str]]:
         launch = prepare(name, Layout.of(state=tmp_path), {**settings, **changed})
-        return launch.variables["PIPELINE"], launch.command[3:]
+        return launch.variables["PIPELINE"], launch.command[6:]
 
     assert launched("stream-serve", {}) == ("board_detail", ["serve"])
     assert launched("stream-order-detail-join", {}) == ("order_detail", ["join"])

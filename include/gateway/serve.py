@@ -1,18 +1,11 @@
-"""Entrypoint of the gateway: `python -m include.gateway`.
+"""Runs the gateway: binds the port, builds its parts, and ends them in the order that loses no accepted event."""
 
-Exit codes: 0 ended by SIGTERM or SIGINT; 70 stopped by supervision, see the log; 75 try again later (the store is
-locked by another process or cannot be written, the port is busy); 78 a setting is missing or wrong. SIGHUP reloads the
-tokens file and the certificate.
-"""
-
-import argparse
 import asyncio
 import gc
 import ipaddress
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -37,7 +30,6 @@ from include.gateway.services import Services, build_services
 from include.gateway.system_of_record import PostgresSystemOfRecord
 from include.kafka.admin import topics_below
 from include.kafka.offsets import OffsetReader
-from include.runtime.command import as_command
 from include.runtime.settings import GatewaySettings, Settings
 from include.runtime.tracing import tracer_of
 
@@ -49,8 +41,7 @@ _TOPICS_S = 60.0
 _LOOK_UP_S = 5.0
 
 
-@as_command
-def main() -> int:
+def run() -> int:
     """Run until a signal or supervision ends the process; return the exit code."""
     settings = Settings.from_environment()
     check_exposure(settings.gateway)
@@ -65,7 +56,7 @@ def check_exposure(gateway: GatewaySettings) -> None:
     if not _is_loopback(gateway.host):
         raise ConfigurationError(
             f"GATEWAY_HOST={gateway.host} is reachable from elsewhere, but GATEWAY_TOKENS_FILE is not set; set it to a "
-            "file made with `python -m include.gateway.auth.tokens add`, set GATEWAY_OIDC_ISSUER, or listen on "
+            "file made with `pipeline gateway tokens add`, set GATEWAY_OIDC_ISSUER, or listen on "
             "127.0.0.1"
         )
     log.warning("GATEWAY_TOKENS_FILE is not set: every call is open to everybody on this machine")
@@ -229,8 +220,3 @@ async def _watch_topics(settings: Settings, services: Services) -> None:
             if fault not in services.topic_faults:
                 log.critical("%s", fault)
         services.topic_faults[:] = faults
-
-
-if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    sys.exit(main())
