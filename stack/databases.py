@@ -10,7 +10,7 @@ from psycopg2.extensions import cursor as Cursor
 from include.contracts.errors import DatabaseUnavailable
 from include.database.sessions import SessionLimits, open_session, save_login_role
 from include.runtime.environment_reader import EnvironmentReader
-from include.runtime.settings import libpq_settings, reader_of
+from include.runtime.settings import Libpq, reader_of
 from stack.errors import StackError
 from stack.postgres import SUPERUSER
 from stack.services import pipelines_of, port_of
@@ -25,7 +25,7 @@ def as_superuser(settings: Mapping[str, str], database: str = "postgres") -> Con
     return open_session(
         host=settings["DATABASE_HOST"], port=port_of(settings, "DATABASE_PORT"), database=database, user=SUPERUSER,
         password=settings["POSTGRES_SUPERUSER_PASSWORD"], application="stack", limits=SessionLimits(),
-        libpq=libpq_settings(EnvironmentReader(settings)),
+        libpq=Libpq.from_environment(EnvironmentReader(settings)),
     )  # fmt: skip
 
 
