@@ -26,7 +26,8 @@ _STATE, _JARS = ".state/", ".state/jars/"
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _OURS = (*{f"{each.variable.partition('_')[0]}_" for section in SECTIONS for each in section.lines}, "TEAM_")
-_OF_OTHERS = ("COMPOSE_", "DOCKER_", "AIRFLOW_", "JAVA_")  # variables of tools that read the file or get its variables
+# variables of tools that read the file or get its variables
+_OF_OTHERS = ("COMPOSE_", "DOCKER_", "AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "SPARK_CONF_DIR", "SPARK_LOCAL_")
 
 
 def sections_of(values: Mapping[str, str]) -> tuple[Section, ...]:

@@ -31,13 +31,15 @@ def contract_files() -> dict[str, str]:
 
 def written_files() -> dict[Path, str]:
     """Return path → content of each file that is written, or of which a part is. Raises ContractMismatch."""
-    compose, kubernetes = Path("docker-compose.yaml"), Path("deploy/kubernetes/settings.env")
-    of_compose, of_kubernetes = ((PROJECT_ROOT / path).read_text(encoding="utf-8") for path in (compose, kubernetes))
+    compose, kubernetes, docs = map(Path, ("docker-compose.yaml", "deploy/kubernetes/settings.env", "docs/settings.md"))
+    of_compose, of_kubernetes, of_docs = (
+        (PROJECT_ROOT / path).read_text(encoding="utf-8") for path in (compose, kubernetes, docs)
+    )
     return {
         **{CONTRACTS / name: text for name, text in contract_files().items()},
         compose: settings_table.with_settings(of_compose, settings_table.of_compose),
         kubernetes: settings_table.with_settings(of_kubernetes, settings_table.of_kubernetes),
-        Path("docs/settings.md"): settings_table.page(of_compose),
+        docs: settings_table.page(of_docs, of_compose),
     }
 
 

@@ -12,23 +12,10 @@ from dataclasses import MISSING, dataclass
 from functools import partial
 
 from include.runtime import kinds
+from include.runtime import settings as pipeline
 from include.runtime.environment_reader import Setting, settings_of
 from include.runtime.logs import LOG_FORMAT
-from include.runtime.settings import (
-    OTEL,
-    OTEL_OF_A_PROCESS,
-    PIPELINES,
-    TABLE,
-    AlertSettings,
-    BatchSettings,
-    DatabaseSettings,
-    GatewaySettings,
-    KafkaSettings,
-    LineageSettings,
-    SparkSettings,
-    StreamSettings,
-    new_password,
-)
+from include.runtime.settings import new_password
 
 
 @dataclass(frozen=True)
@@ -63,20 +50,19 @@ def _new_fernet_key() -> str:
 # fmt: off
 _stack = partial(Setting, reader="stack", env=True)
 _compose = partial(Setting, kind=kinds.TEXT, default=None, reader="compose")
-_spark = partial(Setting, kind=kinds.TEXT, default=None, reader="Spark")
 _password = partial(Setting, kind=kinds.SECRET, default="", env=new_password)
 
 SECTIONS = (
     Section("Stack", "Services you run yourself; the stack does not start them: kafka,postgres. Set their addresses "
         "below.", own=(_stack("STACK_EXTERNAL", kinds.TEXT, "", "services that are yours: kafka, postgres or both"),)),
     Section("Pipelines", "Pipelines that run side by side, separated by commas, and the time zone of their days.",
-        "all", (PIPELINES, TABLE["PIPELINE_TIMEZONE"], LOG_FORMAT), (
+        "all", (pipeline.PIPELINES, pipeline.TABLE["PIPELINE_TIMEZONE"], LOG_FORMAT), (
         Setting("PIPELINE", kinds.TEXT, None, "the pipeline that a process runs; the first one if empty. Not in `.env`",
             reader="each process"),
         Setting("DEFINITIONS_DIR", kinds.PATH, None, "the folder of the definitions, instead of `include/pipelines`",
             reader="each process"))),
     Section("Kafka", "Kafka. The local broker keeps one replica: if its disk is lost, the records are lost.",
-        "all", tuple(settings_of(KafkaSettings)), (
+        "all", tuple(settings_of(pipeline.KafkaSettings)), (
         _stack("KAFKA_PORT", kinds.PORT, 19092, "the local broker's port"),
         _stack("KAFKA_CONTROLLER_PORT", kinds.PORT, 19093, "its port as controller"),
         _stack("KAFKA_HEAP", kinds.MEMORY, "768m", "a broker's heap; of compose, the limit of its container is 1536m"),
@@ -85,39 +71,35 @@ SECTIONS = (
         _compose("KAFKA_OPEN_FILES", help="a broker's limit of open files. An engine whose own limit is lower does not "
             "start the container"))),
     Section("PostgreSQL", "PostgreSQL, and one password for each role that connects.",
-        "all", tuple(settings_of(DatabaseSettings)), (
+        "all", tuple(settings_of(pipeline.DatabaseSettings)), (
         _password("DB_AIRFLOW_PASSWORD", help="password of role airflow, of Airflow's own database", reader="Airflow"),
         _compose("POSTGRES_IMAGE", help="image of PostgreSQL"))),
     Section("Gateway", "Gateway. Clients send GATEWAY_TOKEN; calls on the fallback store need the admin token. It "
-        "stores only hashes.", "gateway and its clients", tuple(settings_of(GatewaySettings))),
+        "stores only hashes.", "gateway and its clients", tuple(settings_of(pipeline.GatewaySettings))),
     Section("Stream", "The streaming application. STREAM_PROCESSES=2 runs the queries join and serve as two services.",
-        "stream", tuple(settings_of(StreamSettings)), (
+        "stream", tuple(settings_of(pipeline.StreamSettings)), (
         _stack("STREAM_PROCESSES", kinds.choice("1", "2"), "1", "2: the queries join and serve are two services"),
         _compose("STREAM_MEMORY_LIMIT", help="limit of the stream's container; more than the driver's heap"))),
     Section("Batch layer", "The batch layer. ARCHIVE_DIR: a folder that all Spark tasks can read, or a URI such as "
-        "s3://bucket/archive.", "tasks of Airflow", tuple(settings_of(BatchSettings))),
+        "s3://bucket/archive.", "tasks of Airflow", tuple(settings_of(pipeline.BatchSettings))),
     Section("Alerts", "Alerts, besides the log. ALERT_SMTP_CONNECTION, as in Airflow: "
         "smtp://user:password@host:587/?from_email=…", "the DAGs `watch_pipeline` and `audit`",
-        tuple(settings_of(AlertSettings)), (
+        tuple(settings_of(pipeline.AlertSettings)), (
         Setting("ALERT_SMTP_CONNECTION", kinds.SECRET, "", "the mail server, as Airflow's connection `smtp_default`: "
             "`smtp://user:password@host:587/?from_email=pipeline%40example.com&timeout=10&retry_limit=1`, with "
             "`disable_ssl=true` for STARTTLS", reader="Airflow", env=True),)),
     Section("Lineage", "Lineage as OpenLineage events. LINEAGE_RECEIVER: a file, or http://host:port of a receiver; "
-        "empty: off.", "stream, tasks of Airflow", tuple(settings_of(LineageSettings)), (
+        "empty: off.", "stream, tasks of Airflow", tuple(settings_of(pipeline.LineageSettings)), (
         _compose("TEAM_LINEAGE_TRANSPORT", help="of Airflow itself, as its `AIRFLOW__OPENLINEAGE__TRANSPORT`"),)),
-    Section("Tracing", "Traces.", "gateway and stream, by OpenTelemetry's SDK", OTEL, OTEL_OF_A_PROCESS),
+    Section("Tracing", "", "gateway and stream, by OpenTelemetry's SDK", pipeline.OTEL, pipeline.OTEL_OF_A_PROCESS),
     Section("Spark", "Spark. Set SPARK_MASTER to run jobs on a cluster. The team deployment's cluster uses the secret.",
-        "stream, tasks of Airflow", tuple(settings_of(SparkSettings)), (
+        "stream, tasks of Airflow", tuple(settings_of(pipeline.SparkSettings)), (
         _password("SPARK_AUTH_SECRET", help="the secret of the cluster's processes", reader="compose"),
         _compose("SPARK_WORKER_CORES", help="cores that a worker offers"),
         _compose("SPARK_WORKER_MEMORY", help="memory that a worker offers"),
         _compose("SPARK_WORKER_MEMORY_LIMIT", help="limit of its container, in which Python workers run too"),
         _compose("SPARK_APPLICATION_CORES", help="cores of one application; stream and rebuild must both get theirs"),
-        _compose("SPARK_EXECUTOR_MEMORY", help="memory of one executor; a worker has one for each application"),
-        _spark("SPARK_CONF_DIR", help="the folder of `spark-defaults.conf`"),
-        _spark("SPARK_LOCAL_DIRS", help="the scratch folder of a worker's executors"),
-        _spark("SPARK_LOCAL_HOSTNAME", help="the name under which a driver or a worker is reached"),
-        _spark("SPARK_LOCAL_IP", help="the address that it listens on"))),
+        _compose("SPARK_EXECUTOR_MEMORY", help="memory of one executor; a worker has one for each application"))),
     Section("Airflow", "Airflow: users admin, operator and viewer.", own=(
         _stack("AIRFLOW_PORT", kinds.PORT, 18082, "its API server's port; of compose, the one that the host publishes"),
         _password("AIRFLOW_ADMIN_PASSWORD", help="password of user admin", reader="Airflow"),
@@ -149,20 +131,6 @@ _TEAM = tuple(name for each in _ALL.values() if each.team for name in each.varia
 
 _BEGIN, _END = "# written by `python -m stack.export`, from the table of settings", "# end of the written lines"
 _BY_HAND = re.compile(r"^ *([A-Z]\w+)[:=]", re.MULTILINE)
-_INTRODUCTION = """# Settings
-
-Written by `python -m stack.export` from the table of settings: `include/runtime/settings.py` and
-`stack/settings_table.py`. The local stack and compose take settings from `.env`, and Kubernetes from
-`deploy/kubernetes/settings.env`. An empty variable counts as not set. A wrong value ends a process with exit code 78
-and one line that names the variable.
-
-- **Of one pipeline**: `ORDER_DETAIL__` before the name of a setting that processes of the pipeline read
-  ([pipelines](pipelines.md)).
-- **Secrets** may be in a file, which the variable with `_FILE` after the name gives.
-- **Compose** takes a setting marked with \\* from the variable with `TEAM_` before the name
-  ([servers of your own](deployment/own-servers.md)).
-- **Paths** are relative to the project.
-"""
 
 
 def is_setting(variable: str) -> bool:
@@ -209,26 +177,21 @@ def of_kubernetes(setting: Setting) -> str:
     return f"{setting.variable}={setting.container or (setting.default_text if setting.env else '')}"
 
 
-def page(compose: str) -> str:
-    """Return docs/settings.md. `compose` is the text of docker-compose.yaml, which has the defaults of its own."""
+def page(text: str, compose: str) -> str:
+    """Return docs/settings.md with a table for each section; its beginning stays.
+
+    `compose` is the text of docker-compose.yaml, which has the defaults of its own variables.
+    """
     of_file = dict(re.findall(r"\$\{([A-Z_]+):-([^$}]+)\}", compose))
-
-    def default_of(each: Setting) -> str:
-        if each.default is MISSING:
-            text = "required"
-        elif each.kind.is_secret and each.env and not each.line:
-            return "made with `.env`"
-        else:
-            default = each.default_text or of_file.get(each.variable, "")
-            text = f"`{default}`" if default else ""
-        local = f"`.env`: `{each.line}`" if each.line and each.line != each.default_text else ""
-        return "; ".join(filter(None, (text, local)))
-
-    text = _INTRODUCTION
+    text = text.partition("\n## ")[0]
     for section in SECTIONS:
         text += f"\n## {section.title}\n\n| setting | default | value | read by | meaning |\n|---|---|---|---|---|\n"
         for each in section.settings:
             name = f"`{each.variable}`" + (" \\*" if each.team else "")
+            written = each.default_text or of_file.get(each.variable, "")
+            own = each.line if each.line != written else ""
+            defaults = [f"`{written}`"] * bool(written) + [f"`.env`: `{own}`"] * bool(own)
+            defaults += ["made with `.env`"] * callable(each.env) + ["required"] * (each.default is MISSING)
             value = each.kind.wanted.partition(";")[0] + (", secret" if each.kind.is_secret else "")
-            text += f"| {name} | {default_of(each)} | {value} | {each.reader or section.reader} | {each.help} |\n"
+            text += f"| {name} | {'; '.join(defaults)} | {value} | {each.reader or section.reader} | {each.help} |\n"
     return text

@@ -36,7 +36,9 @@ Role = Literal["pipeline_owner", "gateway", "stream", "batch", "integrity", "ana
 
 _DAYS = kinds.whole(most=36_500)
 _DAYS_OR_NONE = kinds.whole(least=0, most=36_500)
+_COUNT = kinds.whole()
 _COUNT_OR_NONE = kinds.whole(least=0)
+_SECONDS, _SECONDS_OR_NONE = kinds.seconds(), kinds.seconds(may_be_zero=True)
 _BYTES = kinds.whole(most=1 << 50)
 
 
@@ -50,13 +52,12 @@ def new_password() -> str:
 class RolePasswords:
     """The passwords of the roles, by their names."""
 
-    pipeline_owner: str = setting("DB_OWNER_PASSWORD", kinds.SECRET, "",
-        "password of role pipeline_owner", env=new_password)
-    gateway: str = setting("DB_GATEWAY_PASSWORD", kinds.SECRET, "", "password of role gateway", env=new_password)
-    stream: str = setting("DB_STREAM_PASSWORD", kinds.SECRET, "", "password of role stream", env=new_password)
-    batch: str = setting("DB_BATCH_PASSWORD", kinds.SECRET, "", "password of role batch", env=new_password)
-    integrity: str = setting("DB_INTEGRITY_PASSWORD", kinds.SECRET, "", "password of role integrity", env=new_password)
-    analyst: str = setting("DB_ANALYST_PASSWORD", kinds.SECRET, "", "password of role analyst", env=new_password)
+    pipeline_owner: str = setting("DB_OWNER_PASSWORD", kinds.SECRET, "", "of role pipeline_owner", env=new_password)
+    gateway: str = setting("DB_GATEWAY_PASSWORD", kinds.SECRET, "", "of role gateway", env=new_password)
+    stream: str = setting("DB_STREAM_PASSWORD", kinds.SECRET, "", "of role stream", env=new_password)
+    batch: str = setting("DB_BATCH_PASSWORD", kinds.SECRET, "", "of role batch", env=new_password)
+    integrity: str = setting("DB_INTEGRITY_PASSWORD", kinds.SECRET, "", "of role integrity", env=new_password)
+    analyst: str = setting("DB_ANALYST_PASSWORD", kinds.SECRET, "", "of role analyst", env=new_password)
 
     @classmethod
     def from_environment(cls, env: EnvironmentReader) -> Mapping[Role, str]:
@@ -70,7 +71,7 @@ class Libpq:
 
     sslmode: str = server_setting("DATABASE_SSL_MODE", kinds.choice("disable", "prefer", "require", "verify-ca",
         "verify-full"), "",
-        "verify-full with a CA file, else libpq's default, which does not verify the server", key="sslmode")
+        "verify-full with a CA file, else libpq's default, which verifies nothing", key="sslmode")
     sslrootcert: Path | None = server_setting("DATABASE_SSL_CA_FILE", kinds.PATH, None,
         "the authorities that signed the server's certificate, in PEM", key="sslrootcert")
     sslcert: Path | None = server_setting("DATABASE_SSL_CERTIFICATE_FILE", kinds.PATH, None,
@@ -107,10 +108,7 @@ LIBPQ_VARIABLES = {each.key: each.variable for each in settings_of(Libpq)}
 
 @dataclass(frozen=True)
 class DatabaseSettings:
-    """The database of a pipeline: its address and passwords.
-
-    `libpq` has further settings of connections. A role's password is needed only by processes that connect as it.
-    """
+    """The database of a pipeline. A role's password is needed only by processes that connect as it."""
 
     host: str = server_setting("DATABASE_HOST", kinds.HOST, MISSING,
         "one host, or several with commas between them, which have the same port", env="127.0.0.1")
@@ -118,10 +116,8 @@ class DatabaseSettings:
     name: str = setting("DATABASE_NAME", kinds.TEXT, "pipeline", "the pipeline's database", env=True)
     passwords: Mapping[Role, str] = group(RolePasswords, default_factory=dict, repr=False)
     pipeline: Definition = field(repr=False, default=None)  # type: ignore[assignment]  # never read without one
-    superuser: str = setting("POSTGRES_SUPERUSER", kinds.TEXT, "postgres",
-        "the superuser, who makes roles and databases")
-    superuser_password: str = setting("POSTGRES_SUPERUSER_PASSWORD", kinds.SECRET, "",
-        "its password; may be empty with a PostgreSQL of your own", env=new_password)
+    superuser: str = setting("POSTGRES_SUPERUSER", kinds.TEXT, "postgres", "who makes roles and databases")
+    superuser_password: str = setting("POSTGRES_SUPERUSER_PASSWORD", kinds.SECRET, "", "its password", env=new_password)
     libpq: Mapping[str, str] = group(Libpq, default_factory=dict)
 
     def password(self, role: Role) -> str:
@@ -141,9 +137,8 @@ class KafkaSettings:
     replication_factor: int = setting("KAFKA_REPLICATION_FACTOR", kinds.whole(most=1000), 3,
         "replicas of a new topic", env="1")
     min_insync_replicas: int = setting("KAFKA_MIN_INSYNC_REPLICAS", kinds.whole(most=1000), 2,
-        "replicas that must have a record before it is acknowledged", env="1")
-    retention_days: int = setting("KAFKA_RETENTION_DAYS", _DAYS, 14,
-        "days that topics keep: the rebuild window", env=True)
+        "replicas that have a record before it counts", env="1")
+    retention_days: int = setting("KAFKA_RETENTION_DAYS", _DAYS, 14, "days of the rebuild window", env=True)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -156,20 +151,16 @@ class GatewayLimits:
     """Limits of the gateway's HTTP server. docs/gateway-api.md says what happens beyond each.
 
     A connection buffers at most a head and one read of pipelined input, a body, and an answer with
-    `write_buffer_bytes`. All connections together buffer `max_in_flight_bytes` of requests and `max_unsent_bytes` of
-    answers.
+    `write_buffer_bytes`.
     """
 
-    max_events: int = setting("GATEWAY_MAX_EVENTS", kinds.whole(), 1000, "events of a call; more: 413")
-    max_body_bytes: int = setting("GATEWAY_MAX_BODY_BYTES", kinds.whole(), 4 << 20, "bytes of a call's body; more: 413")
-    receive_timeout_s: float = setting("GATEWAY_RECEIVE_TIMEOUT_S", kinds.seconds(), 10.0,
-        "a request that is not complete by then is answered 408 and its connection closed; a client that does not read "
-        "its response for this long, or sends nothing at first, is disconnected")
-    max_connections: int = setting("GATEWAY_MAX_CONNECTIONS", kinds.whole(), 1024,
-        "for one more, the oldest connection without a token is closed, else the one idle longest; if all are busy, "
-        "the new one gets 503 with `Retry-After` and is closed")
+    max_events: int = setting("GATEWAY_MAX_EVENTS", _COUNT, 1000, "events of a call")
+    max_body_bytes: int = setting("GATEWAY_MAX_BODY_BYTES", _COUNT, 4 << 20, "bytes of a call's body")
+    receive_timeout_s: float = setting("GATEWAY_RECEIVE_TIMEOUT_S", _SECONDS, 10.0,
+        "time for a request to arrive and for a response to be read")
+    max_connections: int = setting("GATEWAY_MAX_CONNECTIONS", _COUNT, 1024, "connections at a time")
     max_in_flight_bytes: int = setting("GATEWAY_MAX_IN_FLIGHT_BYTES", _BYTES, 128 << 20,
-        "bytes of requests not answered yet; more: 503 with `Retry-After`, closed")
+        "bytes of requests that are not answered yet")
 
     # not configurable by environment variables
     max_head_bytes: int = 16 << 10  # of a request's head, a chunk's head, or all trailers
@@ -200,9 +191,9 @@ class OidcSettings:
         "the issuer's URL, exactly as in the tokens' `iss`; HTTPS, or HTTP on this machine. Empty: none")
     audience: str = setting("GATEWAY_OIDC_AUDIENCE", kinds.TEXT, "",
         "the name of this gateway in the tokens' `aud`; required with an issuer")
-    leeway_s: float = setting("GATEWAY_OIDC_LEEWAY_S", kinds.seconds(may_be_zero=True), 30.0,
+    leeway_s: float = setting("GATEWAY_OIDC_LEEWAY_S", _SECONDS_OR_NONE, 30.0,
         "difference of clocks that `exp`, `nbf` and `iat` may have")
-    refresh_s: float = setting("GATEWAY_OIDC_REFRESH_S", kinds.seconds(), 300.0,
+    refresh_s: float = setting("GATEWAY_OIDC_REFRESH_S", _SECONDS, 300.0,
         "interval at which the issuer's keys are fetched; a removed key is accepted for so long at most")
     ca_file: Path | None = setting("GATEWAY_OIDC_CA_FILE", kinds.PATH, None,
         "authorities of the issuer's certificate, in PEM; the system's if empty")
@@ -234,48 +225,36 @@ class OidcSettings:
 
 @dataclass(frozen=True)
 class GatewaySettings:
-    """The gateway's address, tokens, fallback store and limits.
+    """The gateway's address, tokens, fallback store and limits. The gateway itself knows hashes of tokens alone."""
 
-    `token` and `admin_token` are for clients; the gateway itself reads the hashes in `tokens_file`.
-    """
-
-    host: str = setting("GATEWAY_HOST", kinds.TEXT, "127.0.0.1",
-        "the interface that it listens on", env=True, container="0.0.0.0")
+    host: str = setting("GATEWAY_HOST", kinds.TEXT, "127.0.0.1", "its interface", env=True, container="0.0.0.0")
     port: int = setting("GATEWAY_PORT", kinds.PORT, 18080,
-        "its port; of compose, the one that the host publishes", env=True,
-        container="18080")
+        "its port; of compose, the one of the host", env=True, container="18080")
     url: str = setting("GATEWAY_URL", kinds.URLS, "http://127.0.0.1:18080",
-        "the address by which tasks and tools call it; of several gateways all, with commas between them",
-        env="http://127.0.0.1:${GATEWAY_PORT}")
+        "where tasks and tools call it; all gateways, with commas", env="http://127.0.0.1:${GATEWAY_PORT}")
     token: str = setting("GATEWAY_TOKEN", kinds.TOKEN, "", "the token of clients that send data", env=new_password)
-    admin_token: str = setting("GATEWAY_ADMIN_TOKEN", kinds.TOKEN, "",
-        "the token for the fallback store", env=new_password)
+    admin_token: str = setting("GATEWAY_ADMIN_TOKEN", kinds.TOKEN, "", "that of the fallback store", env=new_password)
     fallback_dir: Path = setting("GATEWAY_FALLBACK_DIR", kinds.PATH, Path(".state/fallback"),
         "the fallback store, on a disk that lasts", env=True, container="/var/lib/pipeline/fallback")
-    delivery_timeout_s: float = setting("GATEWAY_DELIVERY_TIMEOUT_S", kinds.seconds(), 2.0,
+    delivery_timeout_s: float = setting("GATEWAY_DELIVERY_TIMEOUT_S", _SECONDS, 2.0,
         "an event that Kafka has not acknowledged by then is stored and answered 201 `fallback`", env=True)
     tokens_file: Path | None = setting("GATEWAY_TOKENS_FILE", kinds.PATH, None, "the file with hashes of the tokens",
         env=".state/run/gateway-tokens.json", container="/var/lib/pipeline/gateway/tokens.json")
-    fallback_max_bytes: int = setting("GATEWAY_FALLBACK_MAX_BYTES", _BYTES, 1 << 30,
-        "bytes of the fallback store; beyond, calls get 503. Accepted events are never deleted")
-    replay_max_rate: int = setting("GATEWAY_REPLAY_MAX_RATE", kinds.whole(), 50_000,
-        "records per second of a replay; while live events arrive, it also uses at most half of the time")
-    circuit_failures: int = setting("GATEWAY_CIRCUIT_FAILURES", kinds.whole(), 5,
-        "failures in a row that open the circuit: events go to the store without waiting for Kafka")
-    idempotency_window_s: float = setting("GATEWAY_IDEMPOTENCY_WINDOW_S", kinds.seconds(), 86_400.0,
-        "for so long a repeated `Idempotency-Key` gets the first response")
-    idempotency_max_keys: int = setting("GATEWAY_IDEMPOTENCY_MAX_KEYS", kinds.whole(), 100_000,
-        "keys that are remembered, with at most 64 MiB of responses; the oldest are forgotten first")
-    drain_delay_s: float = setting("GATEWAY_DRAIN_DELAY_S", kinds.seconds(may_be_zero=True), 0.0,
+    fallback_max_bytes: int = setting("GATEWAY_FALLBACK_MAX_BYTES", _BYTES, 1 << 30, "bytes of the fallback store")
+    replay_max_rate: int = setting("GATEWAY_REPLAY_MAX_RATE", _COUNT, 50_000, "records per second of a replay")
+    circuit_failures: int = setting("GATEWAY_CIRCUIT_FAILURES", _COUNT, 5, "failures in a row that open the circuit")
+    idempotency_window_s: float = setting("GATEWAY_IDEMPOTENCY_WINDOW_S", _SECONDS, 86_400.0,
+        "for so long an `Idempotency-Key` gets the first response")
+    idempotency_max_keys: int = setting("GATEWAY_IDEMPOTENCY_MAX_KEYS", _COUNT, 100_000, "keys that are remembered")
+    drain_delay_s: float = setting("GATEWAY_DRAIN_DELAY_S", _SECONDS_OR_NONE, 0.0,
         "time from SIGTERM, when `/readyz` begins to answer 503, until the listener closes")
     logs_access: bool = setting("GATEWAY_ACCESS_LOG", kinds.SWITCH, False, "a log entry for each call")
     allowed_origins: tuple[str, ...] = setting("GATEWAY_ALLOWED_ORIGINS", kinds.ORIGINS, (),
-        "web pages that may call it from a browser; the preflight of any other page is answered 403")
+        "web pages that may call it from a browser")
     client_requests_per_s: int = setting("GATEWAY_CLIENT_REQUESTS_PER_S", _COUNT_OR_NONE, 0,
-        "data calls of one client, by its token's name or its OIDC client; more: 429 with `Retry-After`. It may use "
-        "the quota of two seconds at once. 0: no limit")
+        "data calls of one client; 0: no limit")
     client_bytes_per_s: int = setting("GATEWAY_CLIENT_BYTES_PER_S", _COUNT_OR_NONE, 0,
-        "the same, bytes of their bodies")
+        "bytes of their bodies; 0: no limit")
     limits: GatewayLimits = group(GatewayLimits, default=GatewayLimits())
     tls: ServerTls | None = group(ServerTls, default=None)
     client_tls: ClientTls = group(ClientTls, default=ClientTls())
@@ -288,21 +267,18 @@ class StreamSettings:
 
     checkpoint_dir: Path = setting("STREAM_CHECKPOINT_DIR", kinds.PATH, Path(".state/checkpoints"),
         "Spark's checkpoints, of the running driver alone", env=True, container="/var/lib/pipeline/checkpoints")
-    trigger_interval_s: float = setting("STREAM_TRIGGER_INTERVAL_S", kinds.seconds(may_be_zero=True), 0.7,
+    trigger_interval_s: float = setting("STREAM_TRIGGER_INTERVAL_S", _SECONDS_OR_NONE, 0.7,
         "time from one batch of a query to the next", env=True)
-    metrics_host: str = setting("STREAM_METRICS_HOST", kinds.TEXT, "127.0.0.1", "the interface of health and metrics",
-        container="0.0.0.0")
-    metrics_port: int = setting("STREAM_METRICS_PORT", kinds.PORT, 18081, "the port of health and metrics", env=True,
-        container="18081")
+    metrics_host: str = setting("STREAM_METRICS_HOST", kinds.TEXT, "127.0.0.1",
+        "that of health and metrics", container="0.0.0.0")
+    metrics_port: int = setting("STREAM_METRICS_PORT", kinds.PORT, 18081,
+        "that of health and metrics", env=True, container="18081")
     serve_metrics_port: int = setting("STREAM_SERVE_METRICS_PORT", kinds.PORT, 18083,
-        "that of a driver with *serve* alone",
-        env=True, container="18081")
+        "the same, of *serve* alone", env=True, container="18081")
     driver_memory: str = setting("STREAM_DRIVER_MEMORY", kinds.MEMORY, "2g", "heap of the driver", env=True)
-    max_boards_per_batch: int = setting("STREAM_MAX_BOARDS_PER_BATCH", kinds.whole(), 500_000,
-        "records per batch of *join*")
-    max_details_per_batch: int = setting("STREAM_MAX_DETAILS_PER_BATCH", kinds.whole(), 50_000,
-        "records per batch of *serve*")
-    max_batch_bytes: int = setting("STREAM_MAX_BATCH_BYTES", kinds.whole(), 64 << 20,
+    max_boards_per_batch: int = setting("STREAM_MAX_BOARDS_PER_BATCH", _COUNT, 500_000, "records per batch of *join*")
+    max_details_per_batch: int = setting("STREAM_MAX_DETAILS_PER_BATCH", _COUNT, 50_000, "records per batch of *serve*")
+    max_batch_bytes: int = setting("STREAM_MAX_BATCH_BYTES", _COUNT, 64 << 20,
         "bytes of keys, values and headers that pass through the driver at a time; 64 MiB need about 1 GiB of heap")
     table_partitions: int = setting("STREAM_MEMBER_TABLE_PARTITIONS", kinds.whole(least=0, most=10_000), 0,
         "partitions of the member table; 0: one per 250,000 members, and at least one per core")
@@ -313,18 +289,18 @@ class BatchSettings:
     """The batch layer: the archive, the size of a task, and retention periods."""
 
     archive_dir: str = server_setting("ARCHIVE_DIR", LOCATION, ".state/archive",
-        "the raw archive, which all Spark tasks can reach; of compose `TEAM_ARCHIVE_DIR`", env=True)
+        "the raw archive, which all Spark tasks can reach", env=True)
     driver_memory: str = setting("REBUILD_DRIVER_MEMORY", kinds.MEMORY, "2g",
-        "heap of the driver of a rebuild, and of the archive's", env=True)
-    rows_per_task: int = setting("REBUILD_ROWS_PER_TASK", kinds.whole(), 100_000,
+        "heap of the drivers of rebuild and archive", env=True)
+    rows_per_task: int = setting("REBUILD_ROWS_PER_TASK", _COUNT, 100_000,
         "records per part of a rebuild, which a Python worker holds at once", env=True)
     undo_retention_days: int = setting("UNDO_RETENTION_DAYS", _DAYS, 7,
         "days for which live rows are kept after a publication removed them from the view", env=True)
-    night_budget_s: float = setting("NIGHT_BUDGET_S", kinds.seconds(), 14_400.0,
+    night_budget_s: float = setting("NIGHT_BUDGET_S", _SECONDS, 14_400.0,
         "seconds after its start from which a night begins no further day; the next one rebuilds the rest", env=True)
     approve_unexplained_above: int = setting("APPROVE_UNEXPLAINED_ABOVE", _COUNT_OR_NONE, 0,
         "unexplained differences of a build beyond which a person must approve its publication", env=True)
-    approval_timeout_s: float = setting("APPROVAL_TIMEOUT_S", kinds.seconds(), 43_200.0,
+    approval_timeout_s: float = setting("APPROVAL_TIMEOUT_S", _SECONDS, 43_200.0,
         "seconds that a build waits for a person; then its task fails, and the day shows what it showed", env=True)
     run_retention_days: int = setting("RUN_RETENTION_DAYS", _DAYS, 30,
         "days for which discarded builds, including dry runs, are kept with their corrections", env=True)
@@ -335,31 +311,25 @@ class BatchSettings:
 
 @dataclass(frozen=True)
 class AlertSettings:
-    """Channels of alerts besides the log, and the thresholds beyond which `watch_pipeline` has a finding.
-
-    Without an address, a channel is not used. Mail goes over Airflow's connection smtp_default.
-    """
+    """Channels of alerts besides the log, and the thresholds beyond which `watch_pipeline` has a finding."""
 
     webhook_url: str = setting("ALERT_WEBHOOK_URL", kinds.SECRET_URL, "",
-        "alerts are posted to it as JSON objects", env="")
+        "where alerts are posted as JSON objects", env="")
     mail_to: tuple[str, ...] = setting("ALERT_MAIL_TO", kinds.MAILS, (), "alerts are mailed to these addresses", env="")
-    stream_silent_s: float = setting("ALERT_STREAM_SILENT_S", kinds.seconds(), 120.0,
-        "silence of a query of the stream")
-    stream_lag_s: float = setting("ALERT_STREAM_LAG_S", kinds.seconds(), 300.0, "lag of a query, in time")
-    stream_lag_records: int = setting("ALERT_STREAM_LAG_RECORDS", kinds.whole(), 1_000_000,
-        "lag of a query, in records")
-    fallback_age_s: float = setting("ALERT_FALLBACK_AGE_S", kinds.seconds(may_be_zero=True), 300.0,
+    stream_silent_s: float = setting("ALERT_STREAM_SILENT_S", _SECONDS, 120.0, "silence of a query")
+    stream_lag_s: float = setting("ALERT_STREAM_LAG_S", _SECONDS, 300.0, "lag of a query, in time")
+    stream_lag_records: int = setting("ALERT_STREAM_LAG_RECORDS", _COUNT, 1_000_000, "lag of a query, in records")
+    fallback_age_s: float = setting("ALERT_FALLBACK_AGE_S", _SECONDS_OR_NONE, 300.0,
         "age of the oldest event in a fallback store")
-    pending_age_s: float = setting("ALERT_PENDING_AGE_S", kinds.seconds(), 86_400.0, "age of a pending record")
+    pending_age_s: float = setting("ALERT_PENDING_AGE_S", _SECONDS, 86_400.0, "age of a pending record")
     certified_by: dt.time = setting("ALERT_CERTIFIED_BY", kinds.TIME, dt.time(9),
-        "the time, in `PIPELINE_TIMEZONE`, from which yesterday has to be certified")
+        "from then on, yesterday has to be certified")
     expiry_days: int = setting("ALERT_EXPIRY_DAYS", _DAYS_OR_NONE, 3, "days before a day can no longer be rebuilt")
     hold_days: int = setting("ALERT_HOLD_DAYS", _DAYS_OR_NONE, 3, "days for which a day has been held")
-    archive_age_s: float = setting("ALERT_ARCHIVE_AGE_S", kinds.seconds(), 129_600.0,
-        "age of a record that is not archived")
+    archive_age_s: float = setting("ALERT_ARCHIVE_AGE_S", _SECONDS, 129_600.0, "age of a record that is not archived")
     duplicates_percent: int = setting("ALERT_DUPLICATES_PERCENT", kinds.whole(least=0, most=100), 1,
-        "share of a day's records that the stream wrote twice")
-    clock_skew_s: float = setting("ALERT_CLOCK_SKEW_S", kinds.seconds(), 5.0, "seconds by which clocks may differ")
+        "duplicates of a day")
+    clock_skew_s: float = setting("ALERT_CLOCK_SKEW_S", _SECONDS, 5.0, "seconds by which clocks may differ")
 
 
 @dataclass(frozen=True)
@@ -367,8 +337,7 @@ class LineageSettings:
     """The receiver of lineage events, and the jobs' namespace."""
 
     receiver: str = server_setting("LINEAGE_RECEIVER", kinds.FILE_OR_URL, "",
-        "a file, or http://host:port of a receiver of OpenLineage events; empty: none",
-        env=".state/logs/lineage.jsonl")
+        "where OpenLineage events go; empty: nowhere", env=".state/logs/lineage.jsonl")
     namespace: str = setting("LINEAGE_NAMESPACE", kinds.TEXT, "pipelines", "the namespace of jobs in lineage", env=True)
 
 
@@ -377,7 +346,7 @@ class SparkSettings:
     """The Spark master, the folder with the Kafka connector's jars, and the folder for drivers' shuffle files."""
 
     master: str = server_setting("SPARK_MASTER", kinds.MASTER, "local[2]",
-        "a cluster, or threads of the driver's own process", env=True)
+        "a cluster, or the driver's own process", env=True)
     jars_dir: Path = setting("SPARK_KAFKA_JARS_DIR", kinds.PATH, Path(".state/jars/spark-kafka"),
         "the jars of Spark's Kafka connector", env=True, container="/opt/jars/spark-kafka")
     scratch_dir: Path = setting("SPARK_SCRATCH_DIR", kinds.PATH, Path(".state/spark"),
@@ -386,10 +355,7 @@ class SparkSettings:
 
 @dataclass(frozen=True)
 class TracingSettings:
-    """The switch of tracing, and the headers for the collector, which are secret.
-
-    The SDK reads its other standard variables itself: where spans are sent, and how.
-    """
+    """The switch of tracing, and the headers for the collector. The SDK reads its other variables itself."""
 
     is_on: bool = False
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
