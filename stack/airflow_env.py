@@ -110,9 +110,9 @@ def task_connections(settings: Mapping[str, str]) -> dict[str, str]:
             },
             "postgres": {
                 "conn_type": "postgres",
-                "host": env.text("DATABASE_HOST"),
+                "host": env.value("DATABASE_HOST", kinds.HOST),
                 "port": env.value("DATABASE_PORT", kinds.PORT),
-                "schema": env.text("DATABASE_NAME"),
+                "schema": env.value("DATABASE_NAME", kinds.TEXT),
                 "login": "batch",
                 "password": env.value("DB_BATCH_PASSWORD", kinds.SECRET),
                 "extra": {
@@ -123,7 +123,7 @@ def task_connections(settings: Mapping[str, str]) -> dict[str, str]:
             },
             "gateway": {
                 "conn_type": "http",
-                "host": env.text("GATEWAY_URL"),
+                "host": env.value("GATEWAY_URL", kinds.URLS),
                 "password": env.value("GATEWAY_ADMIN_TOKEN", kinds.SECRET),
             },
         }

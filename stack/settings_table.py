@@ -43,10 +43,6 @@ class Section:
         return tuple(each for each in self.settings if each.env is not False)
 
 
-def _new_fernet_key() -> str:
-    return base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
-
-
 # fmt: off
 _stack = partial(Setting, reader="stack", env=True)
 _compose = partial(Setting, kind=kinds.TEXT, default=None, reader="compose")
@@ -91,7 +87,7 @@ SECTIONS = (
     Section("Lineage", "Lineage as OpenLineage events. LINEAGE_RECEIVER: a file, or http://host:port of a receiver; "
         "empty: off.", "stream, tasks of Airflow", tuple(settings_of(pipeline.LineageSettings)), (
         _compose("TEAM_LINEAGE_TRANSPORT", help="of Airflow itself, as its `AIRFLOW__OPENLINEAGE__TRANSPORT`"),)),
-    Section("Tracing", "", "gateway and stream, by OpenTelemetry's SDK", pipeline.OTEL, pipeline.OTEL_OF_A_PROCESS),
+    Section("Tracing", "", "gateway and stream, by OpenTelemetry's SDK", pipeline.OTEL),
     Section("Spark", "Spark. Set SPARK_MASTER to run jobs on a cluster. The team deployment's cluster uses the secret.",
         "stream, tasks of Airflow", tuple(settings_of(pipeline.SparkSettings)), (
         _password("SPARK_AUTH_SECRET", help="the secret of the cluster's processes", reader="compose"),
@@ -107,7 +103,8 @@ SECTIONS = (
         _password("AIRFLOW_VIEWER_PASSWORD", help="password of user viewer", reader="Airflow"),
         _password("AIRFLOW_JWT_SECRET", help="signs the tokens of its components", reader="Airflow",
             env=partial(secrets.token_hex, 32)),
-        _password("AIRFLOW_FERNET_KEY", help="encrypts what it stores", reader="Airflow", env=_new_fernet_key),
+        _password("AIRFLOW_FERNET_KEY", help="encrypts what it stores", reader="Airflow",
+            env=lambda: base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()),
         Setting("AIRFLOW_HOME", kinds.PATH, ".state/airflow", "its logs and password file", reader="Airflow", env=True),
         _compose("AIRFLOW_PUBLIC_URL", help="the address of its pages, if a reverse proxy serves them"),
         _compose("AIRFLOW_PROXY_ADDRESSES", help="the reverse proxies whose headers it trusts"),

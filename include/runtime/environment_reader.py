@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from include.contracts.errors import ConfigurationError
-from include.runtime.kinds import TEXT, Kind, Unfit
+from include.runtime.kinds import PATH, Kind, Unfit
 
 T = TypeVar("T")
 
@@ -130,10 +130,13 @@ class EnvironmentReader:
 
     def value(self, name: str, kind: Kind[T], default: Any = MISSING) -> T:
         """Return the value of a variable. A secret may be in the file that NAME_FILE names."""
-        variable, text = self._secret(name) if kind.is_secret else self._plain(name)
+        variable = self.variable(name)
+        text = self._environment.get(variable, "")
+        if kind.is_secret:
+            variable, text = self._secret(name)
         if not text:
             if default is MISSING:
-                raise _not_set(name)
+                raise ConfigurationError(f"{name} is not set; set it in the environment or run through `make`")
             fallback: T = default
             return fallback
         if "\0" in text:
@@ -144,10 +147,6 @@ class EnvironmentReader:
             shown = without_login(text) if ":" in text else text
             raise ConfigurationError(f"{variable}{'' if kind.is_secret else f'={shown!r}'}: {exc}") from exc
 
-    def text(self, name: str) -> str:
-        """Return a text of printable characters."""
-        return self.value(name, TEXT)
-
     def is_set(self, name: str) -> bool:
         """True if the variable, or that of its file, is set and not empty."""
         return any(self._environment.get(self.variable(each)) for each in (name, f"{name}_FILE"))
@@ -155,12 +154,6 @@ class EnvironmentReader:
     def variable(self, name: str) -> str:
         """Return the name of the variable that has the value: the one with the prefix if it is set."""
         return self._prefix + name if self._environment.get(self._prefix + name) else name
-
-    def require(self, *names: str) -> None:
-        """Raise ConfigurationError for one that is not set."""
-        for name in names:
-            if not self.is_set(name):
-                raise _not_set(name)
 
     def require_unset(self, names: Iterable[str], why: str) -> None:
         """Raise ConfigurationError for one that is set; `why` follows these words in the message."""
@@ -178,7 +171,7 @@ class EnvironmentReader:
     def require_readable(self, *names: str) -> None:
         """Raise ConfigurationError for a file that this process cannot read; one that is not set does not matter."""
         for name in filter(self.is_set, names):
-            require_readable(self.variable(name), Path(self.text(name)))
+            require_readable(self.variable(name), self.value(name, PATH))
 
     def require_known(self, settings: type) -> None:
         """Raise ConfigurationError for a variable with the prefix that is none of the settings."""
@@ -187,10 +180,6 @@ class EnvironmentReader:
             name = variable.removeprefix(self._prefix)
             if name != variable and name not in known:
                 raise ConfigurationError(f"{variable}: {name} is no setting of a pipeline; remove or correct it")
-
-    def _plain(self, name: str) -> tuple[str, str]:
-        variable = self.variable(name)
-        return variable, self._environment.get(variable, "")
 
     def _secret(self, name: str) -> tuple[str, str]:
         for variable in dict.fromkeys((self._prefix + name, name)):
@@ -215,10 +204,6 @@ def require_readable(variable: str, path: Path) -> None:
         raise ConfigurationError(
             f"{variable}={str(path)!r}: cannot be read ({exc.strerror}); correct the path or the file's rights"
         ) from exc
-
-
-def _not_set(name: str) -> ConfigurationError:
-    return ConfigurationError(f"{name} is not set; set it in the environment or run through `make`")
 
 
 def _content(variable: str, path: str) -> str:

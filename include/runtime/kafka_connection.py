@@ -42,10 +42,8 @@ class Tls:
         "the authorities that signed the brokers' certificates, in PEM; the system's if empty", key="ssl.ca.location")
     certificate_file: Path | None = server_setting("KAFKA_SSL_CERTIFICATE_FILE", kinds.PATH, None,
         "the client's certificate with its chain, in PEM, for mTLS", key="ssl.certificate.location")
-    key_file: Path | None = server_setting("KAFKA_SSL_KEY_FILE", kinds.PATH, None,
-        "its key, in PEM", key="ssl.key.location")
-    key_password: str = server_setting("KAFKA_SSL_KEY_PASSWORD", kinds.SECRET, "",
-        "that of the key", key="ssl.key.password")
+    key_file: Path | None = server_setting("KAFKA_SSL_KEY_FILE", kinds.PATH, None, "its key", key="ssl.key.location")
+    key_password: str = server_setting("KAFKA_SSL_KEY_PASSWORD", kinds.SECRET, "", "of the key", key="ssl.key.password")
 
 
 @dataclass(frozen=True)
@@ -85,18 +83,18 @@ class KafkaConnection:
             unused = [] if is_used else [each.variable for each in settings_of(of)]
             why = f", but KAFKA_SECURITY_PROTOCOL does not use it; set that to {wanted}, or remove it"
             env.require_unset(unused, why)
+        env.require_readable("KAFKA_SSL_CA_FILE", "KAFKA_SSL_CERTIFICATE_FILE", "KAFKA_SSL_KEY_FILE")
         if env.require_pair("KAFKA_SSL_CERTIFICATE_FILE", "KAFKA_SSL_KEY_FILE", "a client's"):
-            env.require_readable("KAFKA_SSL_CERTIFICATE_FILE", "KAFKA_SSL_KEY_FILE")
-            found.java()
-        env.require_readable("KAFKA_SSL_CA_FILE")
+            _java_identity(found.tls)
         if has_sasl:
-            env.require("KAFKA_SASL_MECHANISM", "KAFKA_SASL_USERNAME", "KAFKA_SASL_PASSWORD")
-            of_oauth = ("KAFKA_SASL_TOKEN_URL", "KAFKA_SASL_SCOPE")
+            for name in ("KAFKA_SASL_MECHANISM", "KAFKA_SASL_USERNAME"):
+                env.value(name, kinds.TEXT)
+            env.value("KAFKA_SASL_PASSWORD", kinds.SECRET)
             if found.sasl.mechanism == "OAUTHBEARER":
-                env.require(of_oauth[0])
+                env.value("KAFKA_SASL_TOKEN_URL", kinds.URLS)
             else:
                 why = f", but KAFKA_SASL_MECHANISM={found.sasl.mechanism} does not use it; remove it"
-                env.require_unset(of_oauth, why)
+                env.require_unset(["KAFKA_SASL_TOKEN_URL", "KAFKA_SASL_SCOPE"], why)
         return found
 
     @property
@@ -132,8 +130,8 @@ class KafkaConnection:
             settings["security.protocol"] = self.protocol
         if self.tls.ca_file:
             settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.tls.ca_file)}
-        if self.tls.certificate_file and self.tls.key_file:
-            chain, key = _java_identity(self.tls.certificate_file, self.tls.key_file, self.tls.key_password)
+        if self.tls.certificate_file:
+            chain, key = _java_identity(self.tls)
             settings |= {
                 "ssl.keystore.type": "PEM",
                 "ssl.keystore.certificate.chain": chain,
@@ -183,8 +181,10 @@ def _content(path: Path) -> str:
 
 
 @cache  # the stream asks with each batch, and a process has one connection
-def _java_identity(certificate_file: Path, key_file: Path, password: str) -> tuple[str, str]:
-    return _content(certificate_file), _java_key(key_file, password)
+def _java_identity(tls: Tls) -> tuple[str, str]:
+    assert tls.certificate_file
+    assert tls.key_file
+    return _content(tls.certificate_file), _java_key(tls.key_file, tls.key_password)
 
 
 def _java_key(path: Path, password: str) -> str:

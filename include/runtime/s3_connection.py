@@ -47,8 +47,7 @@ class S3Connection:
     secret is needed only by processes that use the archive, and so is the CA file, which is read when it is used.
     """
 
-    endpoint: str = server_setting("ARCHIVE_S3_ENDPOINT", _ENDPOINT, "",
-        "the store, without the bucket; empty: AWS's of the region")
+    endpoint: str = server_setting("ARCHIVE_S3_ENDPOINT", _ENDPOINT, "", "its address; empty: AWS's")
     region: str = server_setting("ARCHIVE_S3_REGION", _REGION, DEFAULT_REGION, "the bucket's region")
     access_key_id: str = server_setting("ARCHIVE_S3_ACCESS_KEY_ID", kinds.TEXT, "",
         "the login; without it that of AWS's SDK, such as the machine's role")

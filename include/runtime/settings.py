@@ -11,6 +11,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -34,17 +35,15 @@ from include.runtime.tls import ClientTls, ServerTls
 
 Role = Literal["pipeline_owner", "gateway", "stream", "batch", "integrity", "analyst"]
 
+new_password = partial(secrets.token_hex, 16)  # without characters that are special in a URL, a shell or compose
+
 _DAYS = kinds.whole(most=36_500)
 _DAYS_OR_NONE = kinds.whole(least=0, most=36_500)
 _COUNT = kinds.whole()
 _COUNT_OR_NONE = kinds.whole(least=0)
+_REPLICAS = kinds.whole(most=1000)
 _SECONDS, _SECONDS_OR_NONE = kinds.seconds(), kinds.seconds(may_be_zero=True)
 _BYTES = kinds.whole(most=1 << 50)
-
-
-def new_password() -> str:
-    """Return a random password without characters that are special in a URL, a shell or compose."""
-    return secrets.token_hex(16)
 
 
 # fmt: off
@@ -134,10 +133,9 @@ class KafkaSettings:
 
     connection: KafkaConnection = group(KafkaConnection)
     partitions: int = setting("KAFKA_PARTITIONS", kinds.whole(most=10_000), 8, "partitions of a new topic", env=True)
-    replication_factor: int = setting("KAFKA_REPLICATION_FACTOR", kinds.whole(most=1000), 3,
-        "replicas of a new topic", env="1")
-    min_insync_replicas: int = setting("KAFKA_MIN_INSYNC_REPLICAS", kinds.whole(most=1000), 2,
-        "replicas that have a record before it counts", env="1")
+    replication_factor: int = setting("KAFKA_REPLICATION_FACTOR", _REPLICAS, 3, "replicas of a new topic", env="1")
+    min_insync_replicas: int = setting("KAFKA_MIN_INSYNC_REPLICAS", _REPLICAS, 2,
+        "replicas that must be in sync", env="1")
     retention_days: int = setting("KAFKA_RETENTION_DAYS", _DAYS, 14, "days of the rebuild window", env=True)
 
     @property
@@ -159,8 +157,7 @@ class GatewayLimits:
     receive_timeout_s: float = setting("GATEWAY_RECEIVE_TIMEOUT_S", _SECONDS, 10.0,
         "time for a request to arrive and for a response to be read")
     max_connections: int = setting("GATEWAY_MAX_CONNECTIONS", _COUNT, 1024, "connections at a time")
-    max_in_flight_bytes: int = setting("GATEWAY_MAX_IN_FLIGHT_BYTES", _BYTES, 128 << 20,
-        "bytes of requests that are not answered yet")
+    max_in_flight_bytes: int = setting("GATEWAY_MAX_IN_FLIGHT_BYTES", _BYTES, 128 << 20, "bytes of unanswered requests")
 
     # not configurable by environment variables
     max_head_bytes: int = 16 << 10  # of a request's head, a chunk's head, or all trailers
@@ -189,10 +186,8 @@ class OidcSettings:
 
     issuer: str = setting("GATEWAY_OIDC_ISSUER", kinds.URLS, "",
         "the issuer's URL, exactly as in the tokens' `iss`; HTTPS, or HTTP on this machine. Empty: none")
-    audience: str = setting("GATEWAY_OIDC_AUDIENCE", kinds.TEXT, "",
-        "the name of this gateway in the tokens' `aud`; required with an issuer")
-    leeway_s: float = setting("GATEWAY_OIDC_LEEWAY_S", _SECONDS_OR_NONE, 30.0,
-        "difference of clocks that `exp`, `nbf` and `iat` may have")
+    audience: str = setting("GATEWAY_OIDC_AUDIENCE", kinds.TEXT, "", "this gateway in the tokens' `aud`")
+    leeway_s: float = setting("GATEWAY_OIDC_LEEWAY_S", _SECONDS_OR_NONE, 30.0, "difference of clocks")
     refresh_s: float = setting("GATEWAY_OIDC_REFRESH_S", _SECONDS, 300.0,
         "interval at which the issuer's keys are fetched; a removed key is accepted for so long at most")
     ca_file: Path | None = setting("GATEWAY_OIDC_CA_FILE", kinds.PATH, None,
@@ -228,8 +223,7 @@ class GatewaySettings:
     """The gateway's address, tokens, fallback store and limits. The gateway itself knows hashes of tokens alone."""
 
     host: str = setting("GATEWAY_HOST", kinds.TEXT, "127.0.0.1", "its interface", env=True, container="0.0.0.0")
-    port: int = setting("GATEWAY_PORT", kinds.PORT, 18080,
-        "its port; of compose, the one of the host", env=True, container="18080")
+    port: int = setting("GATEWAY_PORT", kinds.PORT, 18080, "port; in compose, of the host", env=True, container="18080")
     url: str = setting("GATEWAY_URL", kinds.URLS, "http://127.0.0.1:18080",
         "where tasks and tools call it; all gateways, with commas", env="http://127.0.0.1:${GATEWAY_PORT}")
     token: str = setting("GATEWAY_TOKEN", kinds.TOKEN, "", "the token of clients that send data", env=new_password)
@@ -249,12 +243,9 @@ class GatewaySettings:
     drain_delay_s: float = setting("GATEWAY_DRAIN_DELAY_S", _SECONDS_OR_NONE, 0.0,
         "time from SIGTERM, when `/readyz` begins to answer 503, until the listener closes")
     logs_access: bool = setting("GATEWAY_ACCESS_LOG", kinds.SWITCH, False, "a log entry for each call")
-    allowed_origins: tuple[str, ...] = setting("GATEWAY_ALLOWED_ORIGINS", kinds.ORIGINS, (),
-        "web pages that may call it from a browser")
-    client_requests_per_s: int = setting("GATEWAY_CLIENT_REQUESTS_PER_S", _COUNT_OR_NONE, 0,
-        "data calls of one client; 0: no limit")
-    client_bytes_per_s: int = setting("GATEWAY_CLIENT_BYTES_PER_S", _COUNT_OR_NONE, 0,
-        "bytes of their bodies; 0: no limit")
+    allowed_origins: tuple[str, ...] = setting("GATEWAY_ALLOWED_ORIGINS", kinds.ORIGINS, (), "pages that may call it")
+    client_requests_per_s: int = setting("GATEWAY_CLIENT_REQUESTS_PER_S", _COUNT_OR_NONE, 0, "of a client; 0: no limit")
+    client_bytes_per_s: int = setting("GATEWAY_CLIENT_BYTES_PER_S", _COUNT_OR_NONE, 0, "of its bodies; 0: no limit")
     limits: GatewayLimits = group(GatewayLimits, default=GatewayLimits())
     tls: ServerTls | None = group(ServerTls, default=None)
     client_tls: ClientTls = group(ClientTls, default=ClientTls())
@@ -269,10 +260,9 @@ class StreamSettings:
         "Spark's checkpoints, of the running driver alone", env=True, container="/var/lib/pipeline/checkpoints")
     trigger_interval_s: float = setting("STREAM_TRIGGER_INTERVAL_S", _SECONDS_OR_NONE, 0.7,
         "time from one batch of a query to the next", env=True)
-    metrics_host: str = setting("STREAM_METRICS_HOST", kinds.TEXT, "127.0.0.1",
-        "that of health and metrics", container="0.0.0.0")
+    metrics_host: str = setting("STREAM_METRICS_HOST", kinds.TEXT, "127.0.0.1", "health, metrics", container="0.0.0.0")
     metrics_port: int = setting("STREAM_METRICS_PORT", kinds.PORT, 18081,
-        "that of health and metrics", env=True, container="18081")
+        "health, metrics", env=True, container="18081")
     serve_metrics_port: int = setting("STREAM_SERVE_METRICS_PORT", kinds.PORT, 18083,
         "the same, of *serve* alone", env=True, container="18081")
     driver_memory: str = setting("STREAM_DRIVER_MEMORY", kinds.MEMORY, "2g", "heap of the driver", env=True)
@@ -290,8 +280,7 @@ class BatchSettings:
 
     archive_dir: str = server_setting("ARCHIVE_DIR", LOCATION, ".state/archive",
         "the raw archive, which all Spark tasks can reach", env=True)
-    driver_memory: str = setting("REBUILD_DRIVER_MEMORY", kinds.MEMORY, "2g",
-        "heap of the drivers of rebuild and archive", env=True)
+    driver_memory: str = setting("REBUILD_DRIVER_MEMORY", kinds.MEMORY, "2g", "heap of rebuild and archive", env=True)
     rows_per_task: int = setting("REBUILD_ROWS_PER_TASK", _COUNT, 100_000,
         "records per part of a rebuild, which a Python worker holds at once", env=True)
     undo_retention_days: int = setting("UNDO_RETENTION_DAYS", _DAYS, 7,
@@ -313,22 +302,18 @@ class BatchSettings:
 class AlertSettings:
     """Channels of alerts besides the log, and the thresholds beyond which `watch_pipeline` has a finding."""
 
-    webhook_url: str = setting("ALERT_WEBHOOK_URL", kinds.SECRET_URL, "",
-        "where alerts are posted as JSON objects", env="")
+    webhook_url: str = setting("ALERT_WEBHOOK_URL", kinds.SECRET_URL, "", "alerts are posted to it", env="")
     mail_to: tuple[str, ...] = setting("ALERT_MAIL_TO", kinds.MAILS, (), "alerts are mailed to these addresses", env="")
     stream_silent_s: float = setting("ALERT_STREAM_SILENT_S", _SECONDS, 120.0, "silence of a query")
     stream_lag_s: float = setting("ALERT_STREAM_LAG_S", _SECONDS, 300.0, "lag of a query, in time")
     stream_lag_records: int = setting("ALERT_STREAM_LAG_RECORDS", _COUNT, 1_000_000, "lag of a query, in records")
-    fallback_age_s: float = setting("ALERT_FALLBACK_AGE_S", _SECONDS_OR_NONE, 300.0,
-        "age of the oldest event in a fallback store")
+    fallback_age_s: float = setting("ALERT_FALLBACK_AGE_S", _SECONDS_OR_NONE, 300.0, "age of an event in a store")
     pending_age_s: float = setting("ALERT_PENDING_AGE_S", _SECONDS, 86_400.0, "age of a pending record")
-    certified_by: dt.time = setting("ALERT_CERTIFIED_BY", kinds.TIME, dt.time(9),
-        "from then on, yesterday has to be certified")
+    certified_by: dt.time = setting("ALERT_CERTIFIED_BY", kinds.TIME, dt.time(9), "from then on yesterday is certified")
     expiry_days: int = setting("ALERT_EXPIRY_DAYS", _DAYS_OR_NONE, 3, "days before a day can no longer be rebuilt")
     hold_days: int = setting("ALERT_HOLD_DAYS", _DAYS_OR_NONE, 3, "days for which a day has been held")
     archive_age_s: float = setting("ALERT_ARCHIVE_AGE_S", _SECONDS, 129_600.0, "age of a record that is not archived")
-    duplicates_percent: int = setting("ALERT_DUPLICATES_PERCENT", kinds.whole(least=0, most=100), 1,
-        "duplicates of a day")
+    duplicates_percent: int = setting("ALERT_DUPLICATES_PERCENT", kinds.whole(least=0, most=100), 1, "percent of a day")
     clock_skew_s: float = setting("ALERT_CLOCK_SKEW_S", _SECONDS, 5.0, "seconds by which clocks may differ")
 
 
@@ -345,8 +330,7 @@ class LineageSettings:
 class SparkSettings:
     """The Spark master, the folder with the Kafka connector's jars, and the folder for drivers' shuffle files."""
 
-    master: str = server_setting("SPARK_MASTER", kinds.MASTER, "local[2]",
-        "a cluster, or the driver's own process", env=True)
+    master: str = server_setting("SPARK_MASTER", kinds.MASTER, "local[2]", "a cluster, or the driver itself", env=True)
     jars_dir: Path = setting("SPARK_KAFKA_JARS_DIR", kinds.PATH, Path(".state/jars/spark-kafka"),
         "the jars of Spark's Kafka connector", env=True, container="/opt/jars/spark-kafka")
     scratch_dir: Path = setting("SPARK_SCRATCH_DIR", kinds.PATH, Path(".state/spark"),
@@ -364,34 +348,24 @@ class TracingSettings:
 PIPELINES = Setting("PIPELINES", kinds.TEXT, SITE_NAME,
     "the pipelines that run side by side, by the names of their definitions, with commas between them", env=True)
 
-# The SDK logs malformed headers, so it never sees them. Those for traces have precedence.
-_OTLP_HEADERS = (
-    Setting("OTEL_EXPORTER_OTLP_TRACES_HEADERS", kinds.HEADERS, {}, "the same, for traces alone"),
-    Setting("OTEL_EXPORTER_OTLP_HEADERS", kinds.HEADERS, {}, "headers for the collector, such as `api-key=secret`"),
-)
-TRACING_SECRETS = tuple(each.variable for each in _OTLP_HEADERS)
-_OTLP_ENDPOINTS = (
-    Setting("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", kinds.URLS, "", "the collector's full URL for traces"),
-    Setting("OTEL_EXPORTER_OTLP_ENDPOINT", kinds.URLS, "", "the collector. Without both, nothing is sent"),
-)
 _OTLP_PROTOCOL = kinds.choice("http/protobuf")  # no other exporter is installed
-_TRACES_EXPORTER = Setting("OTEL_TRACES_EXPORTER", kinds.choice("otlp", "none"), "otlp", "none: nothing is sent")
-_SDK_DISABLED = Setting("OTEL_SDK_DISABLED", kinds.TEXT, "", "true: nothing is sent")
 OTEL = (
-    *_OTLP_ENDPOINTS,
-    Setting("OTEL_RESOURCE_ATTRIBUTES", kinds.TEXT, "", "attributes of the process"),
+    Setting("OTEL_EXPORTER_OTLP_ENDPOINT", kinds.URLS, "", "the collector. Without an endpoint, nothing is sent"),
+    Setting("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", kinds.URLS, "", "the collector's full URL for traces"),
+    Setting("OTEL_EXPORTER_OTLP_HEADERS", kinds.HEADERS, {}, "headers for the collector, such as `api-key=secret`"),
+    Setting("OTEL_EXPORTER_OTLP_TRACES_HEADERS", kinds.HEADERS, {}, "those for traces, which have precedence"),
+    Setting("OTEL_EXPORTER_OTLP_PROTOCOL", _OTLP_PROTOCOL, "http/protobuf", "how spans are sent"),
+    Setting("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", _OTLP_PROTOCOL, "http/protobuf", "how spans are sent"),
+    Setting("OTEL_TRACES_EXPORTER", kinds.choice("otlp", "none"), "otlp", "none: nothing is sent"),
+    Setting("OTEL_SDK_DISABLED", kinds.TEXT, "", "true: nothing is sent"),
     Setting("OTEL_TRACES_SAMPLER", kinds.TEXT, "",
         "which traces are recorded; empty: parentbased_traceidratio with 0.01, so a caller's choice has precedence"),
     Setting("OTEL_TRACES_SAMPLER_ARG", kinds.TEXT, "", "the argument of the sampler, such as its ratio"),
-)
-OTEL_OF_A_PROCESS = (
-    *_OTLP_HEADERS,
-    _TRACES_EXPORTER,
-    _SDK_DISABLED,
+    Setting("OTEL_RESOURCE_ATTRIBUTES", kinds.TEXT, "", "attributes of the process"),
     Setting("OTEL_SERVICE_NAME", kinds.TEXT, "", "name of the process; empty: that of its service"),
-    Setting("OTEL_EXPORTER_OTLP_PROTOCOL", _OTLP_PROTOCOL, "http/protobuf", "how spans are sent"),
-    Setting("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", _OTLP_PROTOCOL, "http/protobuf", "the same"),
 )
+# the SDK logs malformed headers, so it never sees them
+TRACING_SECRETS = tuple(each.variable for each in OTEL if each.kind.is_secret)
 
 
 @dataclass(frozen=True)
@@ -467,15 +441,15 @@ def tracing_settings(environment: Mapping[str, str]) -> TracingSettings:
     A pipeline has no variables of its own here, because the SDK knows the plain ones only.
     """
     env = EnvironmentReader(environment)
-    headers = [env.read(each) for each in _OTLP_HEADERS]
-    endpoints = [env.read(each) for each in _OTLP_ENDPOINTS]  # reads both, so that each is checked
-    if not any(endpoints) or env.read(_SDK_DISABLED).strip().lower() == "true":
+    rows = {each.variable: each for each in OTEL}
+    headers, of_traces, *endpoints = (env.read(rows[f"OTEL_EXPORTER_OTLP_{name}"])
+        for name in ("HEADERS", "TRACES_HEADERS", "ENDPOINT", "TRACES_ENDPOINT"))  # fmt: skip
+    is_disabled = env.read(rows["OTEL_SDK_DISABLED"]).strip().lower() == "true"
+    if not any(endpoints) or is_disabled or env.read(rows["OTEL_TRACES_EXPORTER"]) == "none":
         return TracingSettings()
-    if env.read(_TRACES_EXPORTER) == "none":
-        return TracingSettings()
-    for each in OTEL_OF_A_PROCESS:
+    for each in OTEL:
         env.read(each)
-    return TracingSettings(is_on=True, headers=headers[0] or headers[1])
+    return TracingSettings(is_on=True, headers=of_traces or headers)
 
 
 def prefix_of(pipeline: str) -> str:

@@ -29,9 +29,8 @@ class ServerTls:
     def from_environment(cls, env: EnvironmentReader) -> "ServerTls | None":
         """Return the server's files; None if the gateway serves HTTP. Raises ConfigurationError."""
         names = ("GATEWAY_TLS_CERTIFICATE_FILE", "GATEWAY_TLS_KEY_FILE")
-        found = load(cls, env)
         if env.require_pair(*names, "the gateway's"):
-            return found
+            return load(cls, env)
         env.require_unset(["GATEWAY_TLS_CLIENT_CA_FILE"], f" without {' and '.join(names)}; set all or none")
         return None
 
@@ -61,8 +60,7 @@ class ClientTls:
 
     ca_file: Path | None = setting("GATEWAY_CA_FILE", kinds.PATH, None,
         "the authorities that its clients trust, in PEM: tasks and health checks; the system's if empty")
-    certificate_file: Path | None = setting("GATEWAY_CLIENT_CERTIFICATE_FILE", kinds.PATH, None,
-        "the certificate of these clients")
+    certificate_file: Path | None = setting("GATEWAY_CLIENT_CERTIFICATE_FILE", kinds.PATH, None, "their certificate")
     key_file: Path | None = setting("GATEWAY_CLIENT_KEY_FILE", kinds.PATH, None, "its key")
     ca_variable: str = "GATEWAY_CA_FILE"  # for messages
     # fmt: on

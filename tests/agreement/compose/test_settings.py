@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from include.runtime.settings import Settings, reader_of
+from include.runtime.settings import Settings, read
 from stack.airflow_env import airflow_environment, spark_connection, task_connections
 from stack.environment import without_secrets
 from stack.kafka import KafkaBroker
@@ -339,8 +339,8 @@ def test_the_file_of_a_third_pipeline_comes_from_the_documented_command(
     for name in ("migrate-payment-detail", "stream-payment-detail"):
         assert compose.environment(name)["PIPELINE"] == "payment_detail"
     for name in ("databases", "stream-payment-detail", "airflow-scheduler"):
-        assert reader_of("payment_detail", compose.environment(name)).text("DATABASE_NAME") == "payment_detail"
-        assert reader_of("order_detail", compose.environment("databases")).text("DATABASE_NAME") == "order_detail"
+        assert read("DATABASE_NAME", compose.environment(name), "payment_detail") == "payment_detail"
+        assert read("DATABASE_NAME", compose.environment("databases"), "order_detail") == "order_detail"
     checkpoints, *_ = compose.services["stream-payment-detail"]["volumes"]
     assert checkpoints == "checkpoints-payment-detail:/var/lib/pipeline/checkpoints"
 
