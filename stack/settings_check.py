@@ -1,7 +1,5 @@
 """Checks that the stack can run with the settings of `.env`. Standard library only."""
 
-import base64
-import binascii
 from collections.abc import Mapping
 from pathlib import PurePath
 
@@ -11,8 +9,6 @@ from include.runtime.settings import Settings, reader_of
 from stack import env_file
 from stack.errors import StackError
 from stack.services import SUPERUSER_PASSWORD, declare, external_services, pipelines_of
-
-_FERNET_BYTES = 32
 
 
 def check(settings: Mapping[str, str]) -> None:
@@ -43,11 +39,6 @@ def check(settings: Mapping[str, str]) -> None:
         raise StackError(str(exc)) from exc
     for name in ("DATABASE_NAME", "STREAM_CHECKPOINT_DIR", "ARCHIVE_DIR"):
         _require_different(settings, name)
-    if not _is_fernet_key(settings["AIRFLOW_FERNET_KEY"]):
-        raise StackError(
-            "AIRFLOW_FERNET_KEY in .env is not 32 bytes in URL-safe base64: put the old one back; where Airflow has "
-            "encrypted nothing yet, remove the line, and `make up` makes a new one"
-        )
 
 
 def _require_different(settings: Mapping[str, str], name: str) -> None:
@@ -64,10 +55,3 @@ def _require_different(settings: Mapping[str, str], name: str) -> None:
                     "remove the line, and `make up` adds it"
                 )
         owners[value] = pipeline
-
-
-def _is_fernet_key(text: str) -> bool:
-    try:
-        return len(base64.b64decode(text, altchars=b"-_", validate=True)) == _FERNET_BYTES
-    except (binascii.Error, ValueError):
-        return False

@@ -44,6 +44,10 @@ class Section:
 
 
 # fmt: off
+_FERNET_KEY = kinds.Kind("32 bytes in URL-safe base64",
+    lambda text: len(base64.b64decode(text, altchars=b"-_", validate=True)) == 32, str, is_secret=True,
+    wrong="is not 32 bytes in URL-safe base64: put the old one back; where Airflow has encrypted nothing yet, remove "
+        "the line, and `make up` makes a new one")
 _stack = partial(Setting, reader="stack", env=True)
 _compose = partial(Setting, kind=kinds.TEXT, default=None, reader="compose")
 _password = partial(Setting, kind=kinds.SECRET, default="", env=new_password)
@@ -103,7 +107,7 @@ SECTIONS = (
         _password("AIRFLOW_VIEWER_PASSWORD", help="password of user viewer", reader="Airflow"),
         _password("AIRFLOW_JWT_SECRET", help="signs the tokens of its components", reader="Airflow",
             env=partial(secrets.token_hex, 32)),
-        _password("AIRFLOW_FERNET_KEY", help="encrypts what it stores", reader="Airflow",
+        _password("AIRFLOW_FERNET_KEY", kind=_FERNET_KEY, help="encrypts what it stores", reader="Airflow",
             env=lambda: base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()),
         Setting("AIRFLOW_HOME", kinds.PATH, ".state/airflow", "its logs and password file", reader="Airflow", env=True),
         _compose("AIRFLOW_PUBLIC_URL", help="the address of its pages, if a reverse proxy serves them"),
