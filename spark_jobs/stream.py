@@ -32,13 +32,13 @@ def main(query: str | None, take_over: bool) -> int:
     each case; a superseded driver is then a standby.
     """
     from include.runtime.settings import Settings
-    from spark_jobs.speed.driver import Driver
+    from spark_jobs.speed.driver import QUERIES, Driver
 
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         settings = Settings.from_environment()
-        driver = Driver(settings, settings.pipeline, [each for each in get_args(Query) if query in (None, each)], stop)
+        driver = Driver(settings, settings.pipeline, [each for each in QUERIES if query in (None, each)], stop)
         driver.run(take_over)
     except PipelineError:
         raise

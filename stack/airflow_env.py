@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from include.database.sessions import AUTHENTICATION
+from include.runtime import kinds
 from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.kafka_connection import SECRETS as KAFKA_SECRETS
 from include.runtime.kafka_connection import VARIABLES
@@ -91,38 +92,39 @@ def spark_connection(master: str) -> str:
     return json.dumps({"conn_type": "spark", "host": master, "extra": extra})
 
 
-def _given(env: EnvironmentReader, variables: Mapping[str, str]) -> dict[str, object]:
-    """Return the values of the variables that are set, by the names of a connection's fields."""
-    return {field: env.text(name) for field, name in variables.items() if env.is_set(name)}
-
-
 def task_connections(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the connections of each pipeline: see `include.airflow_support.connections`."""
     found: dict[str, str] = {}
     for pipeline in listed_pipelines(settings):
         env = reader_of(pipeline, settings)
+
+        def given(variables: Mapping[str, str], env: EnvironmentReader = env) -> dict[str, object]:
+            """Return the texts of the variables that are set, by the names of a connection's fields."""
+            texts = {field: settings.get(env.variable(name)) for field, name in variables.items()}
+            return {field: text for field, text in texts.items() if text}
+
         connections: dict[str, dict[str, object]] = {
             "kafka": {
                 "conn_type": "kafka",
-                "extra": _given(env, VARIABLES),
+                "extra": given(VARIABLES),
             },
             "postgres": {
                 "conn_type": "postgres",
-                "host": env.text("DATABASE_HOST"),
-                "port": env.port("DATABASE_PORT"),
-                "schema": env.text("DATABASE_NAME"),
+                "host": env.value("DATABASE_HOST", kinds.HOST),
+                "port": env.value("DATABASE_PORT", kinds.PORT),
+                "schema": env.value("DATABASE_NAME", kinds.TEXT),
                 "login": "batch",
-                "password": env.secret("DB_BATCH_PASSWORD"),
+                "password": env.value("DB_BATCH_PASSWORD", kinds.SECRET),
                 "extra": {
-                    **_given(env, LIBPQ_VARIABLES),
-                    "gateway_password": env.secret("DB_GATEWAY_PASSWORD"),
-                    "owner_password": env.secret("DB_OWNER_PASSWORD"),
+                    **given(LIBPQ_VARIABLES),
+                    "gateway_password": env.value("DB_GATEWAY_PASSWORD", kinds.SECRET),
+                    "owner_password": env.value("DB_OWNER_PASSWORD", kinds.SECRET),
                 },
             },
             "gateway": {
                 "conn_type": "http",
-                "host": env.text("GATEWAY_URL"),
-                "password": env.secret("GATEWAY_ADMIN_TOKEN"),
+                "host": env.value("GATEWAY_URL", kinds.URLS),
+                "password": env.value("GATEWAY_ADMIN_TOKEN", kinds.SECRET),
             },
         }
         found |= {

@@ -18,7 +18,7 @@ from include.contracts.errors import DatabaseUnavailable
 from include.gateway import call_journal
 from include.gateway.fallback import cluster_file
 from include.gateway.fallback import schema as fallback_schema
-from include.runtime.settings import reader_of
+from include.runtime.settings import read
 from stack import environment, version
 from stack.backup_manifest import POSTGRES, Manifest, PipelineState, checksums_of
 from stack.databases import as_superuser
@@ -68,7 +68,7 @@ def backup(layout: Layout, target: Path) -> None:
 
 def archives_of(settings: Mapping[str, str]) -> dict[str, str]:
     """Return each pipeline's archive: a folder, or the URI of a store."""
-    return {name: reader_of(name, settings).text("ARCHIVE_DIR") for name in pipelines_of(settings)}
+    return {name: read("ARCHIVE_DIR", settings, name) for name in pipelines_of(settings)}
 
 
 def _write(layout: Layout, settings: Mapping[str, str], server: PostgresServer, folder: Path) -> None:
@@ -109,7 +109,7 @@ def _write(layout: Layout, settings: Mapping[str, str], server: PostgresServer, 
 
 
 def _state_of(settings: Mapping[str, str], pipeline: str, archive: str) -> PipelineState:
-    name = reader_of(pipeline, settings).text("DATABASE_NAME")
+    name = read("DATABASE_NAME", settings, pipeline)
     with closing(as_superuser(settings, name)) as connection, connection.cursor() as cursor:
         cursor.execute(_REVISION)
         ((revision,),) = cursor.fetchall()

@@ -10,7 +10,7 @@ from psycopg2.extensions import cursor as Cursor
 from include.contracts.errors import DatabaseUnavailable
 from include.database.sessions import SessionLimits, open_session, save_login_role
 from include.runtime.environment_reader import EnvironmentReader
-from include.runtime.settings import libpq_settings, reader_of
+from include.runtime.settings import Libpq, read
 from stack.errors import StackError
 from stack.postgres import SUPERUSER
 from stack.services import pipelines_of, port_of
@@ -25,7 +25,7 @@ def as_superuser(settings: Mapping[str, str], database: str = "postgres") -> Con
     return open_session(
         host=settings["DATABASE_HOST"], port=port_of(settings, "DATABASE_PORT"), database=database, user=SUPERUSER,
         password=settings["POSTGRES_SUPERUSER_PASSWORD"], application="stack", limits=SessionLimits(),
-        libpq=libpq_settings(EnvironmentReader(settings)),
+        libpq=Libpq.from_environment(EnvironmentReader(settings)),
     )  # fmt: skip
 
 
@@ -42,8 +42,7 @@ def create_databases(settings: Mapping[str, str]) -> None:
                 save_login_role(cursor, OWNER_ROLE, settings["DB_OWNER_PASSWORD"], "CREATEROLE")
                 save_login_role(cursor, AIRFLOW_ROLE, settings["DB_AIRFLOW_PASSWORD"], "NOCREATEROLE")
                 for pipeline in pipelines_of(settings):
-                    name = reader_of(pipeline, settings).text("DATABASE_NAME")
-                    _ensure_database(cursor, name, OWNER_ROLE)
+                    _ensure_database(cursor, read("DATABASE_NAME", settings, pipeline), OWNER_ROLE)
                 _ensure_database(cursor, AIRFLOW_DATABASE, AIRFLOW_ROLE)
                 # By default every role may connect to every database. Migrations do this for pipelines' databases.
                 for database in (AIRFLOW_DATABASE, "postgres", "template1"):

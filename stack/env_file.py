@@ -4,190 +4,30 @@ Docker compose reads the file too, and a shell can source it. So it has only NAM
 that depend on other lines.
 """
 
-import base64
 import os
 import re
-import secrets
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from include.contracts.definition import SITE_NAME
-from include.runtime.settings import prefix_of
+from include.runtime import kinds
+from include.runtime.environment_reader import Setting
+from include.runtime.settings import TABLE, prefix_of
 from stack.errors import StackError
 from stack.ports import next_free
 from stack.services import pipelines_of
-
-
-@dataclass(frozen=True)
-class Variable:
-    """One line of the file. When the file is created, busy ports are replaced, and secrets and names are generated."""
-
-    name: str
-    default: str = ""
-    port: bool = False
-    make_secret: Callable[[], str] | None = None
-    make_name: Callable[[], str] | None = None
-
-
-@dataclass(frozen=True)
-class Section:
-    """Related lines under one comment."""
-
-    comment: str
-    variables: tuple[Variable, ...]
-
-
-def _password() -> str:
-    return secrets.token_hex(16)  # without characters that are special in a URL, a shell or compose
-
-
-def _fernet_key() -> str:
-    return base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
-
-
-def _secret(name: str, make: Callable[[], str] = _password) -> Variable:
-    return Variable(name, make_secret=make)
-
-
-def _project_name() -> str:
-    return f"board-detail-{secrets.token_hex(3)}"
-
-
-SECTIONS = (
-    Section(
-        "Services you run yourself; the stack does not start them: kafka,postgres. Set their addresses below.",
-        (Variable("STACK_EXTERNAL"),),
-    ),
-    Section(
-        "Pipelines that run side by side, separated by commas; see docs/pipelines.md.",
-        (Variable("PIPELINES", SITE_NAME),),
-    ),
-    Section("Time zone of the pipeline's days.", (Variable("PIPELINE_TIMEZONE", "Asia/Seoul"),)),
-    Section(
-        "Kafka. The local broker keeps one replica: if its disk is lost, the records are lost.",
-        (
-            Variable("KAFKA_PORT", "19092", port=True),
-            Variable("KAFKA_CONTROLLER_PORT", "19093", port=True),
-            Variable("KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:${KAFKA_PORT}"),
-            Variable("KAFKA_PARTITIONS", "8"),
-            Variable("KAFKA_REPLICATION_FACTOR", "1"),
-            Variable("KAFKA_MIN_INSYNC_REPLICAS", "1"),
-            Variable("KAFKA_HEAP", "768m"),
-            Variable("KAFKA_RETENTION_DAYS", "14"),
-        ),
-    ),
-    Section(
-        "PostgreSQL, and one password for each role that connects.",
-        (
-            Variable("DATABASE_HOST", "127.0.0.1"),
-            Variable("DATABASE_PORT", "15432", port=True),
-            Variable("DATABASE_NAME", "pipeline"),
-            _secret("POSTGRES_SUPERUSER_PASSWORD"),
-            _secret("DB_OWNER_PASSWORD"),
-            _secret("DB_GATEWAY_PASSWORD"),
-            _secret("DB_STREAM_PASSWORD"),
-            _secret("DB_BATCH_PASSWORD"),
-            _secret("DB_INTEGRITY_PASSWORD"),
-            _secret("DB_ANALYST_PASSWORD"),
-            _secret("DB_AIRFLOW_PASSWORD"),
-        ),
-    ),
-    Section(
-        "Gateway. Clients send GATEWAY_TOKEN; calls on the fallback store need the admin token. It stores only hashes.",
-        (
-            Variable("GATEWAY_HOST", "127.0.0.1"),
-            Variable("GATEWAY_PORT", "18080", port=True),
-            Variable("GATEWAY_URL", "http://127.0.0.1:${GATEWAY_PORT}"),
-            _secret("GATEWAY_TOKEN"),
-            _secret("GATEWAY_ADMIN_TOKEN"),
-            Variable("GATEWAY_TOKENS_FILE", ".state/run/gateway-tokens.json"),
-            Variable("GATEWAY_FALLBACK_DIR", ".state/fallback"),
-            Variable("GATEWAY_DELIVERY_TIMEOUT_S", "2"),
-        ),
-    ),
-    Section(
-        "The streaming application. STREAM_PROCESSES=2 runs the queries join and serve as two services.",
-        (
-            Variable("STREAM_CHECKPOINT_DIR", ".state/checkpoints"),
-            Variable("STREAM_STATE_DIR", ".state/stream-state"),
-            Variable("STREAM_TRIGGER_INTERVAL_S", "0.7"),
-            Variable("STREAM_PROCESSES", "1"),
-            Variable("STREAM_METRICS_PORT", "18081", port=True),
-            Variable("STREAM_SERVE_METRICS_PORT", "18083", port=True),
-            Variable("STREAM_DRIVER_MEMORY", "2g"),
-        ),
-    ),
-    Section(
-        "The batch layer. ARCHIVE_DIR: a folder that all Spark tasks can read, or a URI such as s3://bucket/archive.",
-        (
-            Variable("ARCHIVE_DIR", ".state/archive"),
-            Variable("REBUILD_DRIVER_MEMORY", "2g"),
-            Variable("REBUILD_ROWS_PER_TASK", "100000"),
-            Variable("UNDO_RETENTION_DAYS", "7"),
-            Variable("NIGHT_BUDGET_S", "14400"),
-            Variable("APPROVE_UNEXPLAINED_ABOVE", "0"),
-            Variable("APPROVAL_TIMEOUT_S", "43200"),
-            Variable("RUN_RETENTION_DAYS", "30"),
-        ),
-    ),
-    Section(
-        "Alerts, besides the log. ALERT_SMTP_CONNECTION, as in Airflow: smtp://user:password@host:587/?from_email=…",
-        (Variable("ALERT_WEBHOOK_URL"), Variable("ALERT_MAIL_TO"), Variable("ALERT_SMTP_CONNECTION")),
-    ),
-    Section(
-        "Lineage as OpenLineage events. LINEAGE_RECEIVER: a file, or http://host:port of a receiver; empty: off.",
-        (Variable("LINEAGE_RECEIVER", ".state/logs/lineage.jsonl"), Variable("LINEAGE_NAMESPACE", "pipelines")),
-    ),
-    Section(
-        "Spark. Set SPARK_MASTER to run jobs on a cluster. The team deployment's cluster uses the secret.",
-        (
-            Variable("SPARK_MASTER", "local[2]"),
-            Variable("SPARK_KAFKA_JARS_DIR", ".state/jars/spark-kafka"),
-            Variable("SPARK_SCRATCH_DIR", ".state/spark"),
-            _secret("SPARK_AUTH_SECRET"),
-        ),
-    ),
-    Section(
-        "Airflow: users admin, operator and viewer. Prometheus sends METRICS_TOKEN to read the batch layer's metrics.",
-        (
-            Variable("AIRFLOW_PORT", "18082", port=True),
-            _secret("AIRFLOW_ADMIN_PASSWORD"),
-            _secret("AIRFLOW_OPERATOR_PASSWORD"),
-            _secret("AIRFLOW_VIEWER_PASSWORD"),
-            _secret("METRICS_TOKEN"),
-            _secret("AIRFLOW_JWT_SECRET", lambda: secrets.token_hex(32)),
-            _secret("AIRFLOW_FERNET_KEY", _fernet_key),
-            Variable("AIRFLOW_HOME", ".state/airflow"),
-        ),
-    ),
-    Section(
-        "Project name of the team deployment; names of containers, volumes and image begin with it.",
-        (Variable("COMPOSE_PROJECT_NAME", make_name=_project_name),),
-    ),
-    Section("Java 17, 21 or 25. Empty: JAVA_HOME of the shell, or java on PATH.", (Variable("JAVA_HOME"),)),
-)
+from stack.settings_table import SECTIONS, Section, is_setting
 
 _FIRST_FURTHER_PORT = 18_084
 _STATE, _JARS = ".state/", ".state/jars/"
-_PATH_VARIABLES = (
-    "GATEWAY_TOKENS_FILE",
-    "GATEWAY_FALLBACK_DIR",
-    "STREAM_CHECKPOINT_DIR",
-    "STREAM_STATE_DIR",
-    "ARCHIVE_DIR",
-    "LINEAGE_RECEIVER",
-    "SPARK_KAFKA_JARS_DIR",
-    "SPARK_SCRATCH_DIR",
-    "AIRFLOW_HOME",
-)
 
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OF_OTHERS = ("COMPOSE_", "DOCKER_", "AIRFLOW__")  # variables of tools that read the file or get its variables
-ROOT = Path(__file__).resolve().parents[1]
+_OURS = (*{f"{each.variable.partition('_')[0]}_" for section in SECTIONS for each in section.lines}, "TEAM_")
+# variables of tools that read the file or get its variables
+_OF_OTHERS = ("COMPOSE_", "DOCKER_", "AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "SPARK_CONF_DIR", "SPARK_LOCAL_")
 
 
 def sections_of(values: Mapping[str, str]) -> tuple[Section, ...]:
@@ -196,14 +36,9 @@ def sections_of(values: Mapping[str, str]) -> tuple[Section, ...]:
     return (*SECTIONS, *(_section_of(name, number) for number, name in enumerate(further)))
 
 
-def variables_of(values: Mapping[str, str]) -> list[Variable]:
-    """Return the variables of these sections."""
-    return [variable for section in sections_of(values) for variable in section.variables]
-
-
-def is_path(name: str) -> bool:
-    """True if the variable, with or without the prefix of a pipeline, holds a path."""
-    return name.rpartition("__")[2] in _PATH_VARIABLES
+def lines_of(values: Mapping[str, str]) -> list[Setting]:
+    """Return the settings that have a line in such a file."""
+    return [each for section in sections_of(values) for each in section.lines]
 
 
 def ensure(path: Path, overrides: Mapping[str, str] | None = None, state: Path | None = None) -> list[str]:
@@ -271,9 +106,9 @@ def read(path: Path) -> dict[str, str]:
 def with_defaults(values: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a file, and the default of each one that the file of an earlier version lacks."""
     complete = dict(values)
-    for variable in variables_of(values):
-        if variable.make_secret is None and variable.make_name is None:
-            complete.setdefault(variable.name, _expanded(variable.default, complete))
+    for each in lines_of(values):
+        if not callable(each.env):
+            complete.setdefault(each.variable, _expanded(each.line, complete))
     return complete
 
 
@@ -315,19 +150,14 @@ def _assignments(path: Path) -> list[_Assignment]:
 
 
 def _refuse_unread(path: Path, assignments: Sequence[_Assignment]) -> None:
-    """Raise StackError for a variable with a name like ours that occurs nowhere in the product.
+    """Raise StackError for a variable with a name like ours that is no setting.
 
     Its setting would have the default in silence.
     """
-    readers = [file for pattern in ("docker-compose.yaml", "stack/*.py", "include/*.py") for file in ROOT.glob(pattern)]
-    read = set(_NAME.findall("\n".join(file.read_text(encoding="utf-8") for file in readers)))
-    read |= {name for each in assignments for name in _references(each)}
-    ours = tuple({each.name.partition("_")[0] + "_" for section in SECTIONS for each in section.variables})
+    used = {name for each in assignments for name in _references(each)}
     for each in assignments:
-        if (
-            each.name.rpartition("__")[2] not in read
-            and each.name.startswith(ours)
-            and not each.name.startswith(_OF_OTHERS)
+        if each.name.startswith(_OURS) and not (
+            each.name in used or is_setting(each.name) or each.name.startswith(_OF_OTHERS)
         ):
             raise StackError(
                 f"{path} line {each.line}: no setting has the name {each.name}, so the line has no effect: correct the "
@@ -363,15 +193,17 @@ def located(path: str, state: Path) -> str:
 
 def _section_of(pipeline: str, number: int) -> Section:
     prefix, folder, port = prefix_of(pipeline), f"{_STATE}pipelines/{pipeline}", _FIRST_FURTHER_PORT + 2 * number
+    values = {
+        "DATABASE_NAME": pipeline,
+        "STREAM_CHECKPOINT_DIR": f"{folder}/checkpoints",
+        "STREAM_METRICS_PORT": str(port),
+        "STREAM_SERVE_METRICS_PORT": str(port + 1),
+        "ARCHIVE_DIR": f"{folder}/archive",
+    }
     return Section(
+        pipeline,
         f"Pipeline {pipeline}: the prefix {prefix} makes a setting its own. These differ between pipelines.",
-        (
-            Variable(f"{prefix}DATABASE_NAME", pipeline),
-            Variable(f"{prefix}STREAM_CHECKPOINT_DIR", f"{folder}/checkpoints"),
-            Variable(f"{prefix}STREAM_METRICS_PORT", str(port), port=True),
-            Variable(f"{prefix}STREAM_SERVE_METRICS_PORT", str(port + 1), port=True),
-            Variable(f"{prefix}ARCHIVE_DIR", f"{folder}/archive"),
-        ),
+        product=tuple(replace(TABLE[name], variable=prefix + name, env=value) for name, value in values.items()),
     )
 
 
@@ -380,31 +212,31 @@ def _new_values(
 ) -> tuple[dict[str, str], list[str]]:
     values: dict[str, str] = {}
     notes: list[str] = []
-    variables = variables_of({**overrides, **existing})
-    taken = {int(existing[each.name]) for each in variables if each.port and existing.get(each.name, "").isdigit()}
-    for variable in (each for each in variables if each.name not in existing):
-        value = overrides.get(variable.name, variable.default)
+    settings = lines_of({**overrides, **existing})
+    ports = {each.variable for each in settings if each.kind is kinds.PORT}
+    taken = {int(existing[name]) for name in ports if existing.get(name, "").isdigit()}
+    for each in (each for each in settings if each.variable not in existing):
+        value = overrides.get(each.variable, each.line)
         if state is not None:
             value = located(value, state)
-        make = variable.make_secret or variable.make_name
-        if make is not None and not value:
-            value = make()
-        if variable.port:
+        if callable(each.env) and not value:
+            value = each.env()
+        if each.variable in ports:
             port = next_free(int(value), taken)
             if port != int(value):
-                notes.append(f"port {value} is in use, {variable.name} is {port} instead")
+                notes.append(f"port {value} is in use, {each.variable} is {port} instead")
             taken.add(port)
             value = str(port)
-        values[variable.name] = value
+        values[each.variable] = value
     return values, notes
 
 
 def _render(sections: Iterable[Section], values: Mapping[str, str]) -> Iterable[str]:
     yield "# Created on the first run. The stack and docker compose read it. Change it only while the stack is down.\n"
-    for section in sections:
+    yield "# docs/settings.md describes the lines, and further settings.\n"
+    for section in (each for each in sections if each.lines):
         yield f"\n# {section.comment}\n"
-        for variable in section.variables:
-            yield f"{variable.name}={values[variable.name]}\n"
+        yield from (f"{each.variable}={values[each.variable]}\n" for each in section.lines)
 
 
 def _close_to_others(path: Path) -> list[str]:

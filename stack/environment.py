@@ -5,7 +5,7 @@ import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from stack import env_file, settings_check
+from stack import env_file, settings_check, settings_table
 from stack.errors import StackError
 from stack.layout import Layout
 from stack.ports import LOOPBACK
@@ -24,7 +24,7 @@ def load_settings(layout: Layout) -> dict[str, str]:
     if not layout.env_file.exists():
         raise StackError(f"there is no {layout.env_file} yet: run `make up` first")
     settings = env_file.with_defaults(env_file.read(layout.env_file))
-    for name in filter(env_file.is_path, settings):
+    for name in filter(settings_table.is_path, settings):
         if settings[name] and "://" not in settings[name]:  # the archive may be in a store, given by a URI
             settings[name] = str(layout.root / env_file.located(settings[name], layout.state))
     settings_check.check(settings)

@@ -1,6 +1,7 @@
-"""Writes the contracts for clients and catalogues: `python -m stack.export [--check]`.
+"""Writes the contracts for clients and catalogues, and the files with settings: `python -m stack.export [--check]`.
 
-They are a JSON Schema per topic, and an AsyncAPI document and an Open Data Contract per pipeline.
+Contracts are a JSON Schema per topic, and an AsyncAPI document and an Open Data Contract per pipeline. Settings are
+written into docker-compose.yaml, deploy/kubernetes/settings.env and docs/settings.md.
 """
 
 import argparse
@@ -11,12 +12,14 @@ from pathlib import Path
 from include.contracts.asyncapi import asyncapi
 from include.contracts.data_contract import data_contract
 from include.runtime.command import as_command
+from stack import settings_table
+from stack.layout import PROJECT_ROOT
 
-TARGET = Path(__file__).resolve().parents[1] / "docs" / "contracts"
+CONTRACTS = Path("docs/contracts")
 
 
 def contract_files() -> dict[str, str]:
-    """Return file name → content. Raises ContractMismatch for a wrong definition."""
+    """Return file name → content, of the folder CONTRACTS. Raises ContractMismatch for a wrong definition."""
     from include.contracts.pipelines import PIPELINES, TOPICS  # reads the definitions
 
     documents = {f"{topic.name}.schema.json": topic.json_schema() for topic in TOPICS.values()}
@@ -26,28 +29,42 @@ def contract_files() -> dict[str, str]:
     return {name: json.dumps(each, indent=2, ensure_ascii=False) + "\n" for name, each in documents.items()}
 
 
-def drifted(target: Path = TARGET) -> list[str]:
-    """Return the names of files that are missing or differ from the contracts."""
+def written_files() -> dict[Path, str]:
+    """Return path → content of each file that is written, or of which a part is. Raises ContractMismatch."""
+    compose, kubernetes, docs = map(Path, ("docker-compose.yaml", "deploy/kubernetes/settings.env", "docs/settings.md"))
+    of_compose, of_kubernetes, of_docs = (
+        (PROJECT_ROOT / path).read_text(encoding="utf-8") for path in (compose, kubernetes, docs)
+    )
+    return {
+        **{CONTRACTS / name: text for name, text in contract_files().items()},
+        compose: settings_table.with_settings(of_compose, settings_table.of_compose),
+        kubernetes: settings_table.with_settings(of_kubernetes, settings_table.of_kubernetes),
+        docs: settings_table.page(of_docs, of_compose),
+    }
+
+
+def drifted(root: Path = PROJECT_ROOT) -> list[str]:
+    """Return the files that are missing or differ from what would be written."""
     return [
-        name
-        for name, text in contract_files().items()
-        if not (target / name).exists() or (target / name).read_text(encoding="utf-8") != text
+        str(path)
+        for path, text in written_files().items()
+        if not (root / path).exists() or (root / path).read_text(encoding="utf-8") != text
     ]
 
 
 @as_command
 def main() -> int:
     """Write the files. With --check, write nothing and return 1 if a file is out of date."""
-    parser = argparse.ArgumentParser(description="Write the contracts to docs/contracts.")
+    parser = argparse.ArgumentParser(description="Write the contracts, and the files with settings.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is out of date")
     if parser.parse_args().check:
         stale = drifted()
         if stale:
             print(f"out of date: {', '.join(stale)}; run: python -m stack.export", file=sys.stderr)
         return 1 if stale else 0
-    TARGET.mkdir(parents=True, exist_ok=True)
-    for name, text in contract_files().items():
-        (TARGET / name).write_text(text, encoding="utf-8")
+    (PROJECT_ROOT / CONTRACTS).mkdir(parents=True, exist_ok=True)
+    for path, text in written_files().items():
+        (PROJECT_ROOT / path).write_text(text, encoding="utf-8")
     return 0
 
 

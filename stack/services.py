@@ -8,10 +8,11 @@ from typing import Literal
 
 from include.contracts.definition import FOLDER, SITE_NAME
 from include.contracts.errors import ConfigurationError
+from include.runtime import kinds
 from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.kafka_connection import KafkaConnection
-from include.runtime.settings import libpq_settings, pipeline_names, reader_of
-from include.runtime.tls import ClientTls, read_client_tls
+from include.runtime.settings import Libpq, pipeline_names, reader_of
+from include.runtime.tls import ClientTls
 from stack.errors import StackError
 from stack.layout import Layout
 from stack.postgres import SUPERUSER
@@ -139,7 +140,7 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
     migrating = list(migrations(settings))
     airflow_url = f"http://127.0.0.1:{settings['AIRFLOW_PORT']}"
     airflow_health = f"{airflow_url}/api/v2/monitor/health"
-    gateway_tls = read_client_tls(EnvironmentReader(settings))
+    gateway_tls = ClientTls.from_environment(EnvironmentReader(settings))
     gateway_tls.require_files()
 
     def ports(*names: str) -> dict[str, int]:
@@ -154,7 +155,7 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
                 port_of(settings, "DATABASE_PORT"),
                 SUPERUSER,
                 settings.get(SUPERUSER_PASSWORD, ""),
-                libpq_settings(EnvironmentReader(settings)),
+                Libpq.from_environment(EnvironmentReader(settings)),
             ),
             address=f"{settings['DATABASE_HOST']}:{settings['DATABASE_PORT']}",
             ports=ports("DATABASE_PORT"),
@@ -277,7 +278,7 @@ def stop_order(nodes: list[Node]) -> list[list[str]]:
 def port_of(settings: Mapping[str, str], name: str) -> int:
     """Return a port setting as a number. Raises StackError naming the variable."""
     try:
-        return EnvironmentReader(settings).port(name)
+        return EnvironmentReader(settings).value(name, kinds.PORT)
     except ConfigurationError as exc:
         raise StackError(f"in .env, {exc}") from exc
 

@@ -1,7 +1,5 @@
 """Checks that the stack can run with the settings of `.env`. Standard library only."""
 
-import base64
-import binascii
 from collections.abc import Mapping
 from pathlib import PurePath
 
@@ -12,45 +10,35 @@ from stack import env_file
 from stack.errors import StackError
 from stack.services import SUPERUSER_PASSWORD, declare, external_services, pipelines_of
 
-_FERNET_BYTES = 32
-
 
 def check(settings: Mapping[str, str]) -> None:
     """Raise StackError for missing variables, or for the first one with an invalid value, or a wrong definition."""
-    variables = env_file.variables_of(settings)
+    lines = env_file.lines_of(settings)
     if "PIPELINE" in settings:
         raise StackError(
             f"PIPELINE={settings['PIPELINE']!r} in .env: each process gets its own from the stack; remove the line, "
             "and name the pipelines in PIPELINES"
         )
-    if missing := [variable.name for variable in variables if variable.name not in settings]:
+    if missing := [each.variable for each in lines if each.variable not in settings]:
         raise StackError(f".env has no {', '.join(missing)}: `make up` adds what is missing")
-    may_be_empty = {
-        variable.name for variable in variables if not (variable.default or variable.make_secret or variable.make_name)
-    }
+    needed = [each.variable for each in lines if each.line or callable(each.env)]
     if "postgres" in external_services(settings):
-        may_be_empty.add(SUPERUSER_PASSWORD)  # only the administrator may know it
-    for variable in variables:
-        if not settings[variable.name] and variable.name not in may_be_empty:
-            raise StackError(f"{variable.name} is empty in .env: remove its line, and `make up` adds it with a value")
-    reader = EnvironmentReader(settings)
+        needed.remove(SUPERUSER_PASSWORD)  # only the administrator may know it
+    for name in needed:
+        if not settings[name]:
+            raise StackError(f"{name} is empty in .env: remove its line, and `make up` adds it with a value")
     try:
         declare(settings)  # checks ports, before the addresses that are made of them
         for pipeline in pipelines_of(settings):
             Settings.from_environment(settings, pipeline)
-        reader.memory("KAFKA_HEAP")
-        reader.text("JAVA_HOME", "")
+        for each in lines:
+            EnvironmentReader(settings).read(each)
     except ConfigurationError as exc:
         raise StackError(f"in .env, {exc}") from exc
     except ContractMismatch as exc:  # a definition is wrong
         raise StackError(str(exc)) from exc
     for name in ("DATABASE_NAME", "STREAM_CHECKPOINT_DIR", "ARCHIVE_DIR"):
         _require_different(settings, name)
-    if not _is_fernet_key(settings["AIRFLOW_FERNET_KEY"]):
-        raise StackError(
-            "AIRFLOW_FERNET_KEY in .env is not 32 bytes in URL-safe base64: put the old one back; where Airflow has "
-            "encrypted nothing yet, remove the line, and `make up` makes a new one"
-        )
 
 
 def _require_different(settings: Mapping[str, str], name: str) -> None:
@@ -67,10 +55,3 @@ def _require_different(settings: Mapping[str, str], name: str) -> None:
                     "remove the line, and `make up` adds it"
                 )
         owners[value] = pipeline
-
-
-def _is_fernet_key(text: str) -> bool:
-    try:
-        return len(base64.b64decode(text, altchars=b"-_", validate=True)) == _FERNET_BYTES
-    except (binascii.Error, ValueError):
-        return False

@@ -5,7 +5,6 @@ DAG files read from the environment only what they need when they are parsed. Ta
 
 import datetime as dt
 import logging
-import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 
 from include.contracts.errors import PipelineError, Retryable
 from include.integrity.dag_ids import dag_ids
-from include.runtime.settings import APPROVAL_TIMEOUT_S, DEFAULT_TIMEZONE, reader_of
+from include.runtime.settings import read
 
 log = logging.getLogger(__name__)
 
@@ -87,19 +86,19 @@ def retry_policy() -> ExceptionRetryPolicy:
 
 
 def pipeline_timezone(pipeline: str) -> str:
-    """The pipeline's time zone, which the schedule needs."""
-    return reader_of(pipeline, os.environ).text("PIPELINE_TIMEZONE", DEFAULT_TIMEZONE)
+    """The pipeline's time zone, which the schedule needs. Raises ConfigurationError."""
+    zone: str = read("PIPELINE_TIMEZONE", pipeline=pipeline)
+    return zone
 
 
 def approval_timeout(pipeline: str) -> dt.timedelta:
     """The time that a build waits for a person. Raises ConfigurationError."""
-    return dt.timedelta(seconds=reader_of(pipeline, os.environ).seconds("APPROVAL_TIMEOUT_S", APPROVAL_TIMEOUT_S))
+    return dt.timedelta(seconds=read("APPROVAL_TIMEOUT_S", pipeline=pipeline))
 
 
 def rebuild_submission(pipeline: str) -> dict[str, Any]:
     """Arguments of the SparkSubmitOperator that rebuilds a day; what is missing are the job's own arguments."""
-    env = reader_of(pipeline, os.environ)
-    jars_dir = env.text("SPARK_KAFKA_JARS_DIR", str(ROOT / ".state" / "jars" / "spark-kafka"))
+    jars_dir = ROOT / read("SPARK_KAFKA_JARS_DIR", pipeline=pipeline)
     return {
         "conn_id": "spark_default",
         "application": REBUILD_JOB,
@@ -114,7 +113,7 @@ def rebuild_submission(pipeline: str) -> dict[str, Any]:
             "spark.shuffle.compress": "false",
             "spark.shuffle.spill.compress": "false",
         },
-        "driver_memory": env.text("REBUILD_DRIVER_MEMORY", "2g"),
+        "driver_memory": read("REBUILD_DRIVER_MEMORY", pipeline=pipeline),
         "env_vars": {"PYTHONPATH": str(ROOT), "PIPELINE": pipeline},
         "pool": REBUILD_POOL,
         "execution_timeout": dt.timedelta(hours=2),

@@ -3,34 +3,26 @@
 One group of settings for librdkafka and for Kafka's Java clients, which Spark uses.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
 
 from include.contracts.errors import ConfigurationError
-from include.runtime.environment_reader import EnvironmentReader
+from include.runtime import kinds
+from include.runtime.environment_reader import (
+    EnvironmentReader,
+    group,
+    keyed,
+    load,
+    secrets_of,
+    server_setting,
+    settings_of,
+)
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
-# setting of librdkafka, by which the connection of Airflow has it → variable
-VARIABLES = {
-    "bootstrap.servers": "KAFKA_BOOTSTRAP_SERVERS",
-    "security.protocol": "KAFKA_SECURITY_PROTOCOL",
-    "ssl.ca.location": "KAFKA_SSL_CA_FILE",
-    "ssl.certificate.location": "KAFKA_SSL_CERTIFICATE_FILE",
-    "ssl.key.location": "KAFKA_SSL_KEY_FILE",
-    "ssl.key.password": "KAFKA_SSL_KEY_PASSWORD",
-    "sasl.mechanism": "KAFKA_SASL_MECHANISM",
-    "sasl.username": "KAFKA_SASL_USERNAME",
-    "sasl.password": "KAFKA_SASL_PASSWORD",
-    "sasl.oauthbearer.token.endpoint.url": "KAFKA_SASL_TOKEN_URL",
-    "sasl.oauthbearer.scope": "KAFKA_SASL_SCOPE",
-}
-SECRETS = ("KAFKA_SASL_PASSWORD", "KAFKA_SSL_KEY_PASSWORD")
-_PROTOCOLS: dict[str, Protocol] = {name: name for name in get_args(Protocol)}
-_MECHANISMS: dict[str, Mechanism] = {name: name for name in get_args(Mechanism)}
 _SECURITY = "org.apache.kafka.common.security"
 _LOGIN_MODULES: dict[Mechanism, str] = {
     "PLAIN": f"{_SECURITY}.plain.PlainLoginModule",
@@ -41,59 +33,76 @@ _LOGIN_MODULES: dict[Mechanism, str] = {
 _OAUTH_HANDLER = f"{_SECURITY}.oauthbearer.secured.OAuthBearerLoginCallbackHandler"
 
 
+# fmt: off
 @dataclass(frozen=True)
 class Tls:
     """The files of TLS, in PEM. Without a CA file the system's certificates are trusted."""
 
-    ca_file: Path | None = None
-    certificate_file: Path | None = None  # the client's, with its chain
-    key_file: Path | None = None
-    key_password: str = field(default="", repr=False)
+    ca_file: Path | None = server_setting("KAFKA_SSL_CA_FILE", kinds.PATH, None,
+        "the authorities that signed the brokers' certificates, in PEM; the system's if empty", key="ssl.ca.location")
+    certificate_file: Path | None = server_setting("KAFKA_SSL_CERTIFICATE_FILE", kinds.PATH, None,
+        "the client's certificate with its chain, in PEM, for mTLS", key="ssl.certificate.location")
+    key_file: Path | None = server_setting("KAFKA_SSL_KEY_FILE", kinds.PATH, None, "its key", key="ssl.key.location")
+    key_password: str = server_setting("KAFKA_SSL_KEY_PASSWORD", kinds.SECRET, "", "of the key", key="ssl.key.password")
 
 
 @dataclass(frozen=True)
 class Sasl:
     """The client's login. For OAUTHBEARER it is the id and secret with which `token_url` gives a token."""
 
-    mechanism: Mechanism
-    username: str
-    password: str = field(repr=False)
-    token_url: str = ""
-    scope: str = ""
+    mechanism: Mechanism | Literal[""] = server_setting("KAFKA_SASL_MECHANISM", kinds.choice(*get_args(Mechanism)), "",
+        "how clients log in; required with SASL", key="sasl.mechanism")
+    username: str = server_setting("KAFKA_SASL_USERNAME", kinds.TEXT, "",
+        "the login; for OAUTHBEARER the client's id", key="sasl.username")
+    password: str = server_setting("KAFKA_SASL_PASSWORD", kinds.SECRET, "",
+        "its password; for OAUTHBEARER the client's secret", key="sasl.password")
+    token_url: str = server_setting("KAFKA_SASL_TOKEN_URL", kinds.URLS, "",
+        "OAUTHBEARER only: the endpoint that gives tokens", key="sasl.oauthbearer.token.endpoint.url")
+    scope: str = server_setting("KAFKA_SASL_SCOPE", kinds.TEXT, "",
+        "OAUTHBEARER only: the scope of the tokens", key="sasl.oauthbearer.scope")
 
 
 @dataclass(frozen=True)
 class KafkaConnection:
-    """The addresses of the brokers, host:port with commas, and the security of the connections; None means none."""
+    """The addresses of the brokers, and the security of the connections, as `protocol` says."""
 
-    bootstrap_servers: str
-    tls: Tls | None = None
-    sasl: Sasl | None = None
+    bootstrap_servers: str = server_setting("KAFKA_BOOTSTRAP_SERVERS", kinds.ADDRESSES, MISSING, "the brokers",
+        env="127.0.0.1:${KAFKA_PORT}", key="bootstrap.servers")
+    protocol: Protocol = server_setting("KAFKA_SECURITY_PROTOCOL", kinds.choice(*get_args(Protocol)), "PLAINTEXT",
+        "encryption and login of connections; a setting that it does not use is refused", key="security.protocol")
+    tls: Tls = group(Tls, default=Tls())
+    sasl: Sasl = group(Sasl, default=Sasl())
+    # fmt: on
 
     @classmethod
     def from_environment(cls, env: EnvironmentReader) -> "KafkaConnection":
         """Read the settings of Kafka's connections. Raises ConfigurationError."""
-        protocol = env.choice("KAFKA_SECURITY_PROTOCOL", _PROTOCOLS, "PLAINTEXT")
-        has_tls, has_sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
-        return cls(
-            env.addresses("KAFKA_BOOTSTRAP_SERVERS"),
-            _read_tls(env) if _is_wanted(env, _TLS_VARIABLES, has_tls, "SSL or SASL_SSL") else None,
-            _read_sasl(env) if _is_wanted(env, _SASL_VARIABLES, has_sasl, "SASL_SSL or SASL_PLAINTEXT") else None,
-        )
-
-    @property
-    def protocol(self) -> Protocol:
-        """Kafka's name of the security protocol."""
-        if self.sasl:
-            return "SASL_SSL" if self.tls else "SASL_PLAINTEXT"
-        return "SSL" if self.tls else "PLAINTEXT"
+        found = load(cls, env)
+        has_tls, has_sasl = found.protocol.endswith("SSL"), found.protocol.startswith("SASL")
+        for of, is_used, wanted in ((Tls, has_tls, "SSL or SASL_SSL"), (Sasl, has_sasl, "SASL_SSL or SASL_PLAINTEXT")):
+            unused = [] if is_used else [each.variable for each in settings_of(of)]
+            why = f", but KAFKA_SECURITY_PROTOCOL does not use it; set that to {wanted}, or remove it"
+            env.require_unset(unused, why)
+        env.require_readable("KAFKA_SSL_CA_FILE", "KAFKA_SSL_CERTIFICATE_FILE", "KAFKA_SSL_KEY_FILE")
+        if env.require_pair("KAFKA_SSL_CERTIFICATE_FILE", "KAFKA_SSL_KEY_FILE", "a client's"):
+            _java_identity(found.tls)
+        if has_sasl:
+            for name in ("KAFKA_SASL_MECHANISM", "KAFKA_SASL_USERNAME"):
+                env.value(name, kinds.TEXT)
+            env.value("KAFKA_SASL_PASSWORD", kinds.SECRET)
+            if found.sasl.mechanism == "OAUTHBEARER":
+                env.value("KAFKA_SASL_TOKEN_URL", kinds.URLS)
+            else:
+                why = f", but KAFKA_SASL_MECHANISM={found.sasl.mechanism} does not use it; remove it"
+                env.require_unset(["KAFKA_SASL_TOKEN_URL", "KAFKA_SASL_SCOPE"], why)
+        return found
 
     @property
     def principal(self) -> str:
         """The client's name in Kafka's ACLs, with the brokers' default rules. Reads the client's certificate."""
-        if self.sasl:
+        if self.sasl.mechanism:
             return f"User:{self.sasl.username}"
-        if self.tls and self.tls.certificate_file:
+        if self.tls.certificate_file:
             from cryptography import x509
 
             certificate = x509.load_pem_x509_certificate(_content(self.tls.certificate_file).encode())
@@ -102,34 +111,13 @@ class KafkaConnection:
 
     def librdkafka(self) -> dict[str, object]:
         """Return the settings of a client of librdkafka. Files are read when the client is made."""
-        settings: dict[str, object] = {"bootstrap.servers": self.bootstrap_servers}
-        if self.protocol != "PLAINTEXT":
-            settings["security.protocol"] = self.protocol
-        if self.tls:
-            files = {
-                "ssl.ca.location": self.tls.ca_file,
-                "ssl.certificate.location": self.tls.certificate_file,
-                "ssl.key.location": self.tls.key_file,
-            }
-            settings |= {name: str(path) for name, path in files.items() if path}
-            if self.tls.key_password:
-                settings["ssl.key.password"] = self.tls.key_password
-        if self.sasl and self.sasl.mechanism == "OAUTHBEARER":
-            settings |= {
-                "sasl.mechanism": self.sasl.mechanism,
-                "sasl.oauthbearer.method": "oidc",
-                "sasl.oauthbearer.client.id": self.sasl.username,
-                "sasl.oauthbearer.client.secret": self.sasl.password,
-                "sasl.oauthbearer.token.endpoint.url": self.sasl.token_url,
-            }
-            if self.sasl.scope:
-                settings["sasl.oauthbearer.scope"] = self.sasl.scope
-        elif self.sasl:
-            settings |= {
-                "sasl.mechanism": self.sasl.mechanism,
-                "sasl.username": self.sasl.username,
-                "sasl.password": self.sasl.password,
-            }
+        settings: dict[str, object] = {name: str(value) for name, value in keyed(self).items() if value}
+        if self.protocol == "PLAINTEXT":
+            del settings["security.protocol"]
+        if self.sasl.mechanism == "OAUTHBEARER":
+            settings["sasl.oauthbearer.method"] = "oidc"
+            settings["sasl.oauthbearer.client.id"] = settings.pop("sasl.username")
+            settings["sasl.oauthbearer.client.secret"] = settings.pop("sasl.password")
         return settings
 
     def java(self) -> dict[str, str]:
@@ -140,16 +128,16 @@ class KafkaConnection:
         settings = {"bootstrap.servers": self.bootstrap_servers}
         if self.protocol != "PLAINTEXT":
             settings["security.protocol"] = self.protocol
-        if self.tls and self.tls.ca_file:
+        if self.tls.ca_file:
             settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.tls.ca_file)}
-        if self.tls and self.tls.certificate_file and self.tls.key_file:
-            chain, key = _java_identity(self.tls.certificate_file, self.tls.key_file, self.tls.key_password)
+        if self.tls.certificate_file:
+            chain, key = _java_identity(self.tls)
             settings |= {
                 "ssl.keystore.type": "PEM",
                 "ssl.keystore.certificate.chain": chain,
                 "ssl.keystore.key": key,
             }
-        if self.sasl:
+        if self.sasl.mechanism:
             settings |= {"sasl.mechanism": self.sasl.mechanism, "sasl.jaas.config": _jaas(self.sasl)}
             if self.sasl.mechanism == "OAUTHBEARER":
                 settings |= {
@@ -163,54 +151,13 @@ class KafkaConnection:
         return {f"kafka.{name}": value for name, value in self.java().items()}
 
 
-_TLS_VARIABLES = (
-    *(name for name in VARIABLES.values() if name.startswith("KAFKA_SSL_")),
-    "KAFKA_SSL_KEY_PASSWORD_FILE",
-)
-_SASL_VARIABLES = (
-    *(name for name in VARIABLES.values() if name.startswith("KAFKA_SASL_")),
-    "KAFKA_SASL_PASSWORD_FILE",
-)
-
-
-def _is_wanted(env: EnvironmentReader, names: tuple[str, ...], is_wanted: bool, protocols: str) -> bool:
-    """True if the protocol needs the variables. Raises ConfigurationError for one that is set in vain."""
-    for name in names:
-        if env.is_set(name) and not is_wanted:
-            raise ConfigurationError(
-                f"{env.variable(name)} is set, but KAFKA_SECURITY_PROTOCOL does not use it; set that to {protocols}, "
-                "or remove it"
-            )
-    return is_wanted
-
-
-def _read_tls(env: EnvironmentReader) -> Tls:
-    pair = env.certificate_and_key("KAFKA_SSL_CERTIFICATE_FILE", "KAFKA_SSL_KEY_FILE", "a client's")
-    certificate_file, key_file = pair
-    password = env.secret("KAFKA_SSL_KEY_PASSWORD", "")
-    if certificate_file and key_file:
-        _java_identity(certificate_file, key_file, password)
-    return Tls(env.readable_file("KAFKA_SSL_CA_FILE"), certificate_file, key_file, password)
-
-
-def _read_sasl(env: EnvironmentReader) -> Sasl:
-    mechanism = env.choice("KAFKA_SASL_MECHANISM", _MECHANISMS)
-    is_oauth = mechanism == "OAUTHBEARER"
-    for name in ("KAFKA_SASL_TOKEN_URL", "KAFKA_SASL_SCOPE"):
-        if env.text(name, "") and not is_oauth:
-            raise ConfigurationError(
-                f"{env.variable(name)} is set, but KAFKA_SASL_MECHANISM={mechanism} does not use it; remove it"
-            )
-    return Sasl(
-        mechanism,
-        env.text("KAFKA_SASL_USERNAME"),
-        env.secret("KAFKA_SASL_PASSWORD"),
-        env.urls("KAFKA_SASL_TOKEN_URL") if is_oauth else "",
-        env.text("KAFKA_SASL_SCOPE", ""),
-    )
+# setting of librdkafka, by which the connection of Airflow has it → variable
+VARIABLES = {each.key: each.variable for each in settings_of(KafkaConnection)}
+SECRETS = secrets_of(KafkaConnection)
 
 
 def _jaas(sasl: Sasl) -> str:
+    assert sasl.mechanism
     names = ("clientId", "clientSecret") if sasl.mechanism == "OAUTHBEARER" else ("username", "password")
     options = dict(zip(names, (sasl.username, sasl.password), strict=True))
     if sasl.scope:
@@ -234,8 +181,10 @@ def _content(path: Path) -> str:
 
 
 @cache  # the stream asks with each batch, and a process has one connection
-def _java_identity(certificate_file: Path, key_file: Path, password: str) -> tuple[str, str]:
-    return _content(certificate_file), _java_key(key_file, password)
+def _java_identity(tls: Tls) -> tuple[str, str]:
+    assert tls.certificate_file
+    assert tls.key_file
+    return _content(tls.certificate_file), _java_key(tls.key_file, tls.key_password)
 
 
 def _java_key(path: Path, password: str) -> str:

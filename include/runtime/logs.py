@@ -13,7 +13,8 @@ from types import TracebackType
 
 from include.contracts.clock import rfc3339
 from include.contracts.errors import ConfigurationError
-from include.runtime.environment_reader import EnvironmentReader
+from include.runtime import kinds
+from include.runtime.environment_reader import EnvironmentReader, Setting
 
 
 @dataclass(slots=True)  # not frozen: that would cost each request half a microsecond
@@ -27,13 +28,16 @@ class RequestIds:
 REQUEST: ContextVar[RequestIds | None] = ContextVar("request", default=None)
 """The request that the current task handles. Each log entry of the task names it."""
 
+LOG_FORMAT = Setting(
+    "LOG_FORMAT", kinds.choice("text", "json"), "text", "log entries as lines of text or as JSON objects"
+)
 _CLIENT_LIBRARIES = ("httpx", "py4j")  # they log each call at level INFO
 
 
 def log_format(environment: Mapping[str, str] | None = None) -> str:
     """Return LOG_FORMAT: text or json. Raises ConfigurationError."""
-    formats = {name: name for name in ("text", "json")}
-    return EnvironmentReader(os.environ if environment is None else environment).choice("LOG_FORMAT", formats, "text")
+    text: str = EnvironmentReader(os.environ if environment is None else environment).read(LOG_FORMAT)
+    return text
 
 
 def set_up(component: str) -> None:

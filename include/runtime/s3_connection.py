@@ -1,99 +1,79 @@
 """The connection to an object store that speaks S3's protocol, and the location of the archive in it."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from include.contracts.errors import ConfigurationError
-from include.runtime.environment_reader import EnvironmentReader, without_login
+from include.runtime import kinds
+from include.runtime.environment_reader import EnvironmentReader, load, secrets_of, server_setting
 
 S3_SCHEME = "s3://"
 FILE_SCHEME = "file://"
-SECRETS = ("ARCHIVE_S3_SECRET_ACCESS_KEY",)
 DEFAULT_REGION = "us-east-1"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _PREFIX = re.compile(r"[\w.=-]+(/[\w.=-]+)*", re.ASCII)  # characters that need no escape in keys, URLs and policies
-_REGION = re.compile(r"[a-z0-9-]{1,63}")
 
 
+def _is_location(text: str) -> bool:
+    scheme = text.partition("://")[0] if "://" in text else ""
+    if scheme == "s3":
+        bucket, prefix = bucket_and_prefix(text)
+        if not _BUCKET.fullmatch(bucket) or not _PREFIX.fullmatch(prefix) or ".." in prefix.split("/"):
+            raise kinds.Unfit(
+                "not s3://bucket/prefix; the bucket has 3 to 63 lower-case letters, digits, dots and hyphens, and the "
+                "prefix letters, digits and the characters . _ = - /"
+            )
+    elif scheme == "file" and not text.startswith(f"{FILE_SCHEME}/"):
+        raise kinds.Unfit("not file:///path with an absolute path")
+    elif scheme not in ("", "file"):
+        raise kinds.Unfit("no store is known by this scheme; give a folder, file:///path or s3://bucket/prefix")
+    return True
+
+
+LOCATION = kinds.Kind("a folder, file:///path or s3://bucket/prefix", _is_location, str, is_path=True)
+_ENDPOINT = kinds.Kind(
+    "http://host:port or https://host:port; the bucket belongs into ARCHIVE_DIR", kinds.is_endpoint, str
+)
+_REGION = kinds.pattern("[a-z0-9-]{1,63}", f"the name of a region such as {DEFAULT_REGION}")
+
+
+# fmt: off
 @dataclass(frozen=True)
 class S3Connection:
     """Address, login and TLS of an object store. Can be sent to tasks.
 
-    Without an endpoint it is AWS's of the region. Without an access key, the SDK's own sources are used: variables, a
-    profile or the role of the machine. The key's secret is needed only by processes that use the archive.
+    Without an access key, the SDK's own sources are used: variables, a profile or the role of the machine. The key's
+    secret is needed only by processes that use the archive, and so is the CA file, which is read when it is used.
     """
 
-    endpoint: str = ""
-    region: str = DEFAULT_REGION
-    access_key_id: str = ""
-    secret_access_key: str = field(default="", repr=False)
-    ca_file: Path | None = None
-    verifies_tls: bool = True
+    endpoint: str = server_setting("ARCHIVE_S3_ENDPOINT", _ENDPOINT, "", "its address; empty: AWS's")
+    region: str = server_setting("ARCHIVE_S3_REGION", _REGION, DEFAULT_REGION, "the bucket's region")
+    access_key_id: str = server_setting("ARCHIVE_S3_ACCESS_KEY_ID", kinds.TEXT, "",
+        "the login; without it that of AWS's SDK, such as the machine's role")
+    secret_access_key: str = server_setting("ARCHIVE_S3_SECRET_ACCESS_KEY", kinds.TOKEN, "", "its secret")
+    ca_file: Path | None = server_setting("ARCHIVE_S3_CA_FILE", kinds.PATH, None,
+        "the authorities of the store's certificate, in PEM; those of the SDK if empty. Workers need the file too")
+    verifies_tls: bool = server_setting("ARCHIVE_S3_TLS_VERIFY", kinds.SWITCH, True,
+        "off: the store's certificate is not verified. For tests")
+    # fmt: on
 
     @classmethod
     def from_environment(cls, env: EnvironmentReader) -> "S3Connection":
         """Read the settings of the archive's object store. Raises ConfigurationError."""
-        endpoint = env.text("ARCHIVE_S3_ENDPOINT", "")
-        if endpoint and not _is_endpoint(endpoint):
+        found = load(cls, env)
+        if found.ca_file and (not found.verifies_tls or found.endpoint.startswith("http://")):
+            why = "the endpoint is not https" if found.verifies_tls else "ARCHIVE_S3_TLS_VERIFY is off"
             raise ConfigurationError(
-                f"{env.variable('ARCHIVE_S3_ENDPOINT')}={without_login(endpoint)!r}: not http://host:port or "
-                "https://host:port; the bucket belongs into ARCHIVE_DIR"
+                f"{env.variable('ARCHIVE_S3_CA_FILE')}={found.ca_file}: no effect, since {why}; remove it"
             )
-        region = env.text("ARCHIVE_S3_REGION", DEFAULT_REGION)
-        if not _REGION.fullmatch(region):
-            raise ConfigurationError(
-                f"{env.variable('ARCHIVE_S3_REGION')}={region!r}: not the name of a region such as {DEFAULT_REGION}"
-            )
-        ca_file = env.path("ARCHIVE_S3_CA_FILE")  # read when it is used: not every process uses the archive
-        verifies_tls = env.choice("ARCHIVE_S3_TLS_VERIFY", {"on": True, "off": False}, "on")
-        if ca_file and (not verifies_tls or endpoint.startswith("http://")):
-            why = "the endpoint is not https" if verifies_tls else "ARCHIVE_S3_TLS_VERIFY is off"
-            raise ConfigurationError(
-                f"{env.variable('ARCHIVE_S3_CA_FILE')}={ca_file}: no effect, since {why}; remove it"
-            )
-        return cls(
-            endpoint,
-            region,
-            env.text("ARCHIVE_S3_ACCESS_KEY_ID", ""),
-            env.token("ARCHIVE_S3_SECRET_ACCESS_KEY"),
-            ca_file,
-            verifies_tls,
-        )
+        return found
 
 
-def read_location(env: EnvironmentReader) -> str:
-    """Return ARCHIVE_DIR: a path, file:///path or s3://bucket/prefix. Raises ConfigurationError for anything else."""
-    location = env.text("ARCHIVE_DIR", ".state/archive")
-    scheme = location.partition("://")[0] if "://" in location else ""
-    name = env.variable("ARCHIVE_DIR")
-    if scheme == "s3":
-        bucket, prefix = bucket_and_prefix(location)
-        if not _BUCKET.fullmatch(bucket) or not _PREFIX.fullmatch(prefix) or ".." in prefix.split("/"):
-            raise ConfigurationError(
-                f"{name}={without_login(location)!r}: not s3://bucket/prefix; the bucket has 3 to 63 lower-case "
-                "letters, digits, dots and hyphens, and the prefix letters, digits and the characters . _ = - /"
-            )
-    elif scheme == "file" and not location.startswith(f"{FILE_SCHEME}/"):
-        raise ConfigurationError(f"{name}={without_login(location)!r}: not file:///path with an absolute path")
-    elif scheme not in ("", "file"):
-        raise ConfigurationError(
-            f"{name}={without_login(location)!r}: no store is known by this scheme; give a folder, file:///path or s3://bucket/prefix"
-        )
-    return location
+SECRETS = secrets_of(S3Connection)
 
 
 def bucket_and_prefix(location: str) -> tuple[str, str]:
     """Return the bucket and the prefix of s3://bucket/prefix, the prefix without slashes around it."""
     bucket, _, prefix = location.removeprefix(S3_SCHEME).partition("/")
     return bucket, prefix.rstrip("/")
-
-
-def _is_endpoint(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # invalid port
-        return False
-    return is_address and parts.path in ("", "/") and not (parts.query or parts.fragment or parts.username)

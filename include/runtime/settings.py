@@ -1,77 +1,129 @@
-"""Settings, read from the environment and validated once, at startup.
+"""The settings of a process: one table, whose rows are the fields of these dataclasses.
 
-Other modules that read the environment are `include.airflow_support.defaults`, which DAG files need at parse time and
-which validates nothing, `include.contracts.definition`, which reads DEFINITIONS_DIR, `include.runtime.failpoints`,
-whose variables only tests set, and `include.runtime.tracing`, whose SDK has standard variables.
+`Settings.from_environment` reads and validates all of them once, at startup. `stack.env_file` adds those of the stack
+and of compose. Other modules that read the environment are `include.contracts.definition` (DEFINITIONS_DIR),
+`include.runtime.failpoints`, whose variables only tests set, and `include.runtime.tracing`, whose SDK has standard
+variables.
 """
 
 import datetime as dt
 import os
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from include.contracts.definition import SITE_NAME, Definition, definitions_folder
 from include.contracts.errors import ConfigurationError
-from include.runtime.environment_reader import EnvironmentReader, without_login
+from include.runtime import kinds
+from include.runtime.environment_reader import (
+    EnvironmentReader,
+    Setting,
+    group,
+    load,
+    server_setting,
+    setting,
+    settings_of,
+    without_login,
+)
 from include.runtime.kafka_connection import KafkaConnection
-from include.runtime.s3_connection import S3Connection, read_location
-from include.runtime.tls import ClientTls, ServerTls, read_client_tls, read_server_tls
+from include.runtime.s3_connection import LOCATION, S3Connection
+from include.runtime.tls import ClientTls, ServerTls
 
 Role = Literal["pipeline_owner", "gateway", "stream", "batch", "integrity", "analyst"]
 
-_PASSWORD_VARIABLES: dict[Role, str] = {
-    "pipeline_owner": "DB_OWNER_PASSWORD",
-    "gateway": "DB_GATEWAY_PASSWORD",
-    "stream": "DB_STREAM_PASSWORD",
-    "batch": "DB_BATCH_PASSWORD",
-    "integrity": "DB_INTEGRITY_PASSWORD",
-    "analyst": "DB_ANALYST_PASSWORD",
-}
+new_password = partial(secrets.token_hex, 16)  # without characters that are special in a URL, a shell or compose
+
+_DAYS = kinds.whole(most=36_500)
+_DAYS_OR_NONE = kinds.whole(least=0, most=36_500)
+_COUNT = kinds.whole()
+_COUNT_OR_NONE = kinds.whole(least=0)
+_REPLICAS = kinds.whole(most=1000)
+_SECONDS, _SECONDS_OR_NONE = kinds.seconds(), kinds.seconds(may_be_zero=True)
+_BYTES = kinds.whole(most=1 << 50)
+
+
+# fmt: off
+@dataclass(frozen=True)
+class RolePasswords:
+    """The passwords of the roles, by their names."""
+
+    pipeline_owner: str = setting("DB_OWNER_PASSWORD", kinds.SECRET, "", "of role pipeline_owner", env=new_password)
+    gateway: str = setting("DB_GATEWAY_PASSWORD", kinds.SECRET, "", "of role gateway", env=new_password)
+    stream: str = setting("DB_STREAM_PASSWORD", kinds.SECRET, "", "of role stream", env=new_password)
+    batch: str = setting("DB_BATCH_PASSWORD", kinds.SECRET, "", "of role batch", env=new_password)
+    integrity: str = setting("DB_INTEGRITY_PASSWORD", kinds.SECRET, "", "of role integrity", env=new_password)
+    analyst: str = setting("DB_ANALYST_PASSWORD", kinds.SECRET, "", "of role analyst", env=new_password)
+
+    @classmethod
+    def from_environment(cls, env: EnvironmentReader) -> Mapping[Role, str]:
+        """Return role → password, empty for none."""
+        return asdict(load(cls, env))  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Libpq:
+    """Settings of libpq. What is not set is left to libpq, which has its own variables."""
+
+    sslmode: str = server_setting("DATABASE_SSL_MODE", kinds.choice("disable", "prefer", "require", "verify-ca",
+        "verify-full"), "",
+        "verify-full with a CA file, else libpq's default, which verifies nothing", key="sslmode")
+    sslrootcert: Path | None = server_setting("DATABASE_SSL_CA_FILE", kinds.PATH, None,
+        "the authorities that signed the server's certificate, in PEM", key="sslrootcert")
+    sslcert: Path | None = server_setting("DATABASE_SSL_CERTIFICATE_FILE", kinds.PATH, None,
+        "a client's certificate; the password stays necessary", key="sslcert")
+    sslkey: Path | None = server_setting("DATABASE_SSL_KEY_FILE", kinds.PATH, None, "its key", key="sslkey")
+    target_session_attrs: str = server_setting("DATABASE_TARGET_SESSION_ATTRS",
+        kinds.choice("any", "read-write", "read-only", "primary", "standby", "prefer-standby"), "",
+        "read-write with several hosts, else libpq's default", key="target_session_attrs")
+
+    @classmethod
+    def from_environment(cls, env: EnvironmentReader) -> dict[str, str]:
+        """Return those that are set, or that follow from others. Raises ConfigurationError.
+
+        With a CA file the server's certificate and name are verified, unless DATABASE_SSL_MODE says otherwise. Among
+        several hosts, the one that accepts writes is used.
+        """
+        env.require_readable("DATABASE_SSL_CA_FILE", "DATABASE_SSL_CERTIFICATE_FILE", "DATABASE_SSL_KEY_FILE")
+        env.require_pair("DATABASE_SSL_CERTIFICATE_FILE", "DATABASE_SSL_KEY_FILE", "a client's")
+        found = load(cls, env)
+        mode = found.sslmode or ("verify-full" if found.sslrootcert else "")
+        if mode.startswith("verify") != (found.sslrootcert is not None):
+            raise ConfigurationError(
+                f"DATABASE_SSL_MODE={mode!r}: verify-ca and verify-full go together with DATABASE_SSL_CA_FILE, a PEM "
+                "file such as /etc/ssl/certs/ca-certificates.crt; set both or neither"
+            )
+        attrs = found.target_session_attrs or ("read-write" if "," in env.value("DATABASE_HOST", kinds.HOST) else "")
+        complete = replace(found, sslmode=mode, target_session_attrs=attrs)
+        return {name: str(value) for name, value in asdict(complete).items() if value}
+
 
 # setting of libpq, by which the connection of Airflow has it → variable
-LIBPQ_VARIABLES = {
-    "sslmode": "DATABASE_SSL_MODE",
-    "sslrootcert": "DATABASE_SSL_CA_FILE",
-    "sslcert": "DATABASE_SSL_CERTIFICATE_FILE",
-    "sslkey": "DATABASE_SSL_KEY_FILE",
-    "target_session_attrs": "DATABASE_TARGET_SESSION_ATTRS",
-}
-_SSL_MODES = {name: name for name in ("disable", "prefer", "require", "verify-ca", "verify-full")}
-_SESSION_ATTRS = {name: name for name in ("any", "read-write", "read-only", "primary", "standby", "prefer-standby")}
-
-# the SDK logs a malformed value, so it never sees them; that for traces has precedence
-TRACING_SECRETS = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
-_OTLP_PROTOCOLS = {"http/protobuf": "http/protobuf"}  # no other exporter is installed
-
-DEFAULT_TIMEZONE = "Asia/Seoul"
-APPROVAL_TIMEOUT_S = 43_200.0
-_MOST_DAYS = 36_500
+LIBPQ_VARIABLES = {each.key: each.variable for each in settings_of(Libpq)}
 
 
 @dataclass(frozen=True)
 class DatabaseSettings:
-    """The database of a pipeline: its address and passwords.
+    """The database of a pipeline. A role's password is needed only by processes that connect as it."""
 
-    `host` is one host or several with commas, and `libpq` has further settings of connections, see `libpq_settings`. A
-    role's password is needed only by processes that connect as that role.
-    """
-
-    host: str
-    port: int
-    name: str
-    passwords: Mapping[Role, str] = field(repr=False)
-    pipeline: Definition = field(repr=False)
-    superuser: str = "postgres"
-    superuser_password: str = field(default="", repr=False)
-    libpq: Mapping[str, str] = field(default_factory=dict)
+    host: str = server_setting("DATABASE_HOST", kinds.HOST, MISSING,
+        "one host, or several with commas between them, which have the same port", env="127.0.0.1")
+    port: int = server_setting("DATABASE_PORT", kinds.PORT, 5432, "the server's port", env="15432")
+    name: str = setting("DATABASE_NAME", kinds.TEXT, "pipeline", "the pipeline's database", env=True)
+    passwords: Mapping[Role, str] = group(RolePasswords, default_factory=dict, repr=False)
+    pipeline: Definition = field(repr=False, default=None)  # type: ignore[assignment]  # never read without one
+    superuser: str = setting("POSTGRES_SUPERUSER", kinds.TEXT, "postgres", "who makes roles and databases")
+    superuser_password: str = setting("POSTGRES_SUPERUSER_PASSWORD", kinds.SECRET, "", "its password", env=new_password)
+    libpq: Mapping[str, str] = group(Libpq, default_factory=dict)
 
     def password(self, role: Role) -> str:
         """Return the role's password. Raises ConfigurationError with the missing variable."""
         if not self.passwords.get(role):
-            raise ConfigurationError(f"{_PASSWORD_VARIABLES[role]} is not set; it is needed to connect as {role}")
+            variable = RolePasswords.__dataclass_fields__[role].metadata["setting"].variable
+            raise ConfigurationError(f"{variable} is not set; it is needed to connect as {role}")
         return self.passwords[role]
 
 
@@ -79,11 +131,12 @@ class DatabaseSettings:
 class KafkaSettings:
     """The connection to Kafka, and the settings of new topics."""
 
-    connection: KafkaConnection
-    partitions: int
-    replication_factor: int
-    min_insync_replicas: int
-    retention_days: int
+    connection: KafkaConnection = group(KafkaConnection)
+    partitions: int = setting("KAFKA_PARTITIONS", kinds.whole(most=10_000), 8, "partitions of a new topic", env=True)
+    replication_factor: int = setting("KAFKA_REPLICATION_FACTOR", _REPLICAS, 3, "replicas of a new topic", env="1")
+    min_insync_replicas: int = setting("KAFKA_MIN_INSYNC_REPLICAS", _REPLICAS, 2,
+        "replicas that must be in sync", env="1")
+    retention_days: int = setting("KAFKA_RETENTION_DAYS", _DAYS, 14, "days of the rebuild window", env=True)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -96,15 +149,15 @@ class GatewayLimits:
     """Limits of the gateway's HTTP server. docs/gateway-api.md says what happens beyond each.
 
     A connection buffers at most a head and one read of pipelined input, a body, and an answer with
-    `write_buffer_bytes`. All connections together buffer `max_in_flight_bytes` of requests and `max_unsent_bytes` of
-    answers.
+    `write_buffer_bytes`.
     """
 
-    max_events: int = 1000
-    max_body_bytes: int = 4 << 20
-    receive_timeout_s: float = 10.0
-    max_connections: int = 1024
-    max_in_flight_bytes: int = 128 << 20
+    max_events: int = setting("GATEWAY_MAX_EVENTS", _COUNT, 1000, "events of a call")
+    max_body_bytes: int = setting("GATEWAY_MAX_BODY_BYTES", _COUNT, 4 << 20, "bytes of a call's body")
+    receive_timeout_s: float = setting("GATEWAY_RECEIVE_TIMEOUT_S", _SECONDS, 10.0,
+        "time for a request to arrive and for a response to be read")
+    max_connections: int = setting("GATEWAY_MAX_CONNECTIONS", _COUNT, 1024, "connections at a time")
+    max_in_flight_bytes: int = setting("GATEWAY_MAX_IN_FLIGHT_BYTES", _BYTES, 128 << 20, "bytes of unanswered requests")
 
     # not configurable by environment variables
     max_head_bytes: int = 16 << 10  # of a request's head, a chunk's head, or all trailers
@@ -129,156 +182,208 @@ class GatewayLimits:
 
 @dataclass(frozen=True)
 class OidcSettings:
-    """The identity provider whose access tokens the gateway accepts, and the audience that they must name.
+    """The identity provider whose access tokens the gateway accepts, and the audience that they must name."""
 
-    `leeway_s` allows for clocks that differ. The issuer's keys are fetched every `refresh_s`.
-    """
+    issuer: str = setting("GATEWAY_OIDC_ISSUER", kinds.URLS, "",
+        "the issuer's URL, exactly as in the tokens' `iss`; HTTPS, or HTTP on this machine. Empty: none")
+    audience: str = setting("GATEWAY_OIDC_AUDIENCE", kinds.TEXT, "", "this gateway in the tokens' `aud`")
+    leeway_s: float = setting("GATEWAY_OIDC_LEEWAY_S", _SECONDS_OR_NONE, 30.0, "difference of clocks")
+    refresh_s: float = setting("GATEWAY_OIDC_REFRESH_S", _SECONDS, 300.0,
+        "interval at which the issuer's keys are fetched; a removed key is accepted for so long at most")
+    ca_file: Path | None = setting("GATEWAY_OIDC_CA_FILE", kinds.PATH, None,
+        "authorities of the issuer's certificate, in PEM; the system's if empty")
 
-    issuer: str
-    audience: str
-    leeway_s: float = 30.0
-    refresh_s: float = 300.0
-    tls: ClientTls | None = None
+    @property
+    def tls(self) -> ClientTls | None:
+        """The authorities of the issuer's certificate; None: the system's."""
+        return ClientTls(self.ca_file, ca_variable="GATEWAY_OIDC_CA_FILE") if self.ca_file else None
+
+    @classmethod
+    def from_environment(cls, env: EnvironmentReader) -> "OidcSettings | None":
+        """Return the issuer of access tokens; None if there is none. Raises ConfigurationError."""
+        found = load(cls, env)
+        if not found.issuer:
+            env.require_unset(["GATEWAY_OIDC_AUDIENCE"], " without GATEWAY_OIDC_ISSUER; set both or neither")
+            return None
+        if not is_secure_url(found.issuer):
+            raise ConfigurationError(
+                f"GATEWAY_OIDC_ISSUER={without_login(found.issuer)!r}: its keys could be replaced on their way; give "
+                "the URL of one issuer, with https"
+            )
+        if not found.audience:
+            raise ConfigurationError(
+                "GATEWAY_OIDC_AUDIENCE is not set; give the name that the issuer puts into the audience of this "
+                "gateway's tokens"
+            )
+        return found
 
 
 @dataclass(frozen=True)
 class GatewaySettings:
-    """The gateway's address, tokens, fallback store and limits.
+    """The gateway's address, tokens, fallback store and limits. The gateway itself knows hashes of tokens alone."""
 
-    `token` and `admin_token` are for clients; the gateway itself reads the hashes in `tokens_file`. The circuit opens
-    after `circuit_failures` consecutive failures. `replay_max_rate` is in records per second. Web pages of the
-    `allowed_origins` may call the gateway. The limits of a client are 0 for none.
-    """
-
-    host: str
-    port: int
-    url: str
-    token: str = field(repr=False)
-    admin_token: str = field(repr=False)
-    fallback_dir: Path = Path()
-    delivery_timeout_s: float = 2.0
-    tokens_file: Path | None = None
-    fallback_max_bytes: int = 1 << 30
-    replay_max_rate: int = 50_000
-    circuit_failures: int = 5
-    idempotency_window_s: float = 86_400.0
-    idempotency_max_keys: int = 100_000
-    drain_delay_s: float = 0.0
-    logs_access: bool = False
-    allowed_origins: tuple[str, ...] = ()
-    client_requests_per_s: int = 0
-    client_bytes_per_s: int = 0
-    limits: GatewayLimits = GatewayLimits()
-    tls: ServerTls | None = None
-    client_tls: ClientTls = field(default_factory=ClientTls)
-    oidc: OidcSettings | None = None
+    host: str = setting("GATEWAY_HOST", kinds.TEXT, "127.0.0.1", "its interface", env=True, container="0.0.0.0")
+    port: int = setting("GATEWAY_PORT", kinds.PORT, 18080, "port; in compose, of the host", env=True, container="18080")
+    url: str = setting("GATEWAY_URL", kinds.URLS, "http://127.0.0.1:18080",
+        "where tasks and tools call it; all gateways, with commas", env="http://127.0.0.1:${GATEWAY_PORT}")
+    token: str = setting("GATEWAY_TOKEN", kinds.TOKEN, "", "the token of clients that send data", env=new_password)
+    admin_token: str = setting("GATEWAY_ADMIN_TOKEN", kinds.TOKEN, "", "that of the fallback store", env=new_password)
+    fallback_dir: Path = setting("GATEWAY_FALLBACK_DIR", kinds.PATH, Path(".state/fallback"),
+        "the fallback store, on a disk that lasts", env=True, container="/var/lib/pipeline/fallback")
+    delivery_timeout_s: float = setting("GATEWAY_DELIVERY_TIMEOUT_S", _SECONDS, 2.0,
+        "an event that Kafka has not acknowledged by then is stored and answered 201 `fallback`", env=True)
+    tokens_file: Path | None = setting("GATEWAY_TOKENS_FILE", kinds.PATH, None, "the file with hashes of the tokens",
+        env=".state/run/gateway-tokens.json", container="/var/lib/pipeline/gateway/tokens.json")
+    fallback_max_bytes: int = setting("GATEWAY_FALLBACK_MAX_BYTES", _BYTES, 1 << 30, "bytes of the fallback store")
+    replay_max_rate: int = setting("GATEWAY_REPLAY_MAX_RATE", _COUNT, 50_000, "records per second of a replay")
+    circuit_failures: int = setting("GATEWAY_CIRCUIT_FAILURES", _COUNT, 5, "failures in a row that open the circuit")
+    idempotency_window_s: float = setting("GATEWAY_IDEMPOTENCY_WINDOW_S", _SECONDS, 86_400.0,
+        "for so long an `Idempotency-Key` gets the first response")
+    idempotency_max_keys: int = setting("GATEWAY_IDEMPOTENCY_MAX_KEYS", _COUNT, 100_000, "keys that are remembered")
+    drain_delay_s: float = setting("GATEWAY_DRAIN_DELAY_S", _SECONDS_OR_NONE, 0.0,
+        "time from SIGTERM, when `/readyz` begins to answer 503, until the listener closes")
+    logs_access: bool = setting("GATEWAY_ACCESS_LOG", kinds.SWITCH, False, "a log entry for each call")
+    allowed_origins: tuple[str, ...] = setting("GATEWAY_ALLOWED_ORIGINS", kinds.ORIGINS, (), "pages that may call it")
+    client_requests_per_s: int = setting("GATEWAY_CLIENT_REQUESTS_PER_S", _COUNT_OR_NONE, 0, "of a client; 0: no limit")
+    client_bytes_per_s: int = setting("GATEWAY_CLIENT_BYTES_PER_S", _COUNT_OR_NONE, 0, "of its bodies; 0: no limit")
+    limits: GatewayLimits = group(GatewayLimits, default=GatewayLimits())
+    tls: ServerTls | None = group(ServerTls, default=None)
+    client_tls: ClientTls = group(ClientTls, default=ClientTls())
+    oidc: OidcSettings | None = group(OidcSettings, default=None)
 
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """The speed layer's driver. `state_dir` holds the table of the join, and outlives the driver.
+    """The speed layer's driver. One that runs *serve* alone has `serve_metrics_port`, any other one `metrics_port`."""
 
-    A driver that runs *serve* alone serves HTTP at `serve_metrics_port`, any other one at `metrics_port`.
-    `max_batch_bytes` limits the keys, values and headers that pass through the driver in one transaction.
-    """
-
-    checkpoint_dir: Path
-    state_dir: Path
-    trigger_interval_s: float
-    metrics_host: str
-    metrics_port: int
-    serve_metrics_port: int
-    driver_memory: str
-    max_boards_per_batch: int
-    max_details_per_batch: int
-    max_batch_bytes: int
+    checkpoint_dir: Path = setting("STREAM_CHECKPOINT_DIR", kinds.PATH, Path(".state/checkpoints"),
+        "Spark's checkpoints, of the running driver alone", env=True, container="/var/lib/pipeline/checkpoints")
+    state_dir: Path = setting("STREAM_STATE_DIR", kinds.PATH, Path(".state/stream-state"),
+        "the join's table, which outlives the driver", env=True, container="/var/lib/pipeline/stream-state")
+    trigger_interval_s: float = setting("STREAM_TRIGGER_INTERVAL_S", _SECONDS_OR_NONE, 0.7,
+        "time from one batch of a query to the next", env=True)
+    metrics_host: str = setting("STREAM_METRICS_HOST", kinds.TEXT, "127.0.0.1", "health, metrics", container="0.0.0.0")
+    metrics_port: int = setting("STREAM_METRICS_PORT", kinds.PORT, 18081,
+        "health, metrics", env=True, container="18081")
+    serve_metrics_port: int = setting("STREAM_SERVE_METRICS_PORT", kinds.PORT, 18083,
+        "the same, of *serve* alone", env=True, container="18081")
+    driver_memory: str = setting("STREAM_DRIVER_MEMORY", kinds.MEMORY, "2g", "heap of the driver", env=True)
+    max_boards_per_batch: int = setting("STREAM_MAX_BOARDS_PER_BATCH", _COUNT, 500_000, "records per batch of *join*")
+    max_details_per_batch: int = setting("STREAM_MAX_DETAILS_PER_BATCH", _COUNT, 50_000, "records per batch of *serve*")
+    max_batch_bytes: int = setting("STREAM_MAX_BATCH_BYTES", _COUNT, 64 << 20,
+        "bytes of keys, values and headers that pass through the driver at a time; 64 MiB need about 1 GiB of heap")
 
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """The batch layer: the archive (folder or URI), the size of a task, and retention periods.
+    """The batch layer: the archive, the size of a task, and retention periods."""
 
-    A nightly run does not start another day once `night_budget_s` have passed since it started. A build with more
-    unexplained differences than `approve_unexplained_above` waits for a person, `approval_timeout_s` at most.
-    """
-
-    archive_dir: str
-    driver_memory: str
-    rows_per_task: int
-    undo_retention_days: int
-    night_budget_s: float
-    approve_unexplained_above: int
-    approval_timeout_s: float
-    run_retention_days: int  # of discarded builds, with their corrections
-    metrics_token: str = field(default="", repr=False)  # Prometheus sends it to Airflow's API server
-    archive_s3: S3Connection = field(default_factory=S3Connection)
+    archive_dir: str = server_setting("ARCHIVE_DIR", LOCATION, ".state/archive",
+        "the raw archive, which all Spark tasks can reach", env=True)
+    driver_memory: str = setting("REBUILD_DRIVER_MEMORY", kinds.MEMORY, "2g", "heap of rebuild and archive", env=True)
+    rows_per_task: int = setting("REBUILD_ROWS_PER_TASK", _COUNT, 100_000,
+        "records per part of a rebuild, which a Python worker holds at once", env=True)
+    undo_retention_days: int = setting("UNDO_RETENTION_DAYS", _DAYS, 7,
+        "days for which live rows are kept after a publication removed them from the view", env=True)
+    night_budget_s: float = setting("NIGHT_BUDGET_S", _SECONDS, 14_400.0,
+        "seconds after its start from which a night begins no further day; the next one rebuilds the rest", env=True)
+    approve_unexplained_above: int = setting("APPROVE_UNEXPLAINED_ABOVE", _COUNT_OR_NONE, 0,
+        "unexplained differences of a build beyond which a person must approve its publication", env=True)
+    approval_timeout_s: float = setting("APPROVAL_TIMEOUT_S", _SECONDS, 43_200.0,
+        "seconds that a build waits for a person; then its task fails, and the day shows what it showed", env=True)
+    run_retention_days: int = setting("RUN_RETENTION_DAYS", _DAYS, 30,
+        "days for which discarded builds, including dry runs, are kept with their corrections", env=True)
+    metrics_token: str = setting("METRICS_TOKEN", kinds.TOKEN, "",
+        "Prometheus sends it to Airflow's API server for the metrics of the batch layer", env=new_password)
+    archive_s3: S3Connection = group(S3Connection, default=S3Connection())
 
 
 @dataclass(frozen=True)
 class AlertSettings:
-    """Channels of alerts besides the log, and the thresholds beyond which `watch_pipeline` has a finding.
+    """Channels of alerts besides the log, and the thresholds beyond which `watch_pipeline` has a finding."""
 
-    `webhook_url` is a secret; without an address, a channel is not used. Mail goes over Airflow's connection
-    smtp_default. `certified_by` is a time of the pipeline's zone; from then on, yesterday has to be certified.
-    """
-
-    webhook_url: str = field(default="", repr=False)
-    mail_to: tuple[str, ...] = ()
-    stream_silent_s: float = 120.0
-    stream_lag_s: float = 300.0
-    stream_lag_records: int = 1_000_000
-    fallback_age_s: float = 300.0
-    pending_age_s: float = 86_400.0
-    certified_by: dt.time = dt.time(9)
-    expiry_days: int = 3
-    hold_days: int = 3
-    archive_age_s: float = 129_600.0
-    duplicates_percent: int = 1
-    clock_skew_s: float = 5.0
+    webhook_url: str = setting("ALERT_WEBHOOK_URL", kinds.SECRET_URL, "", "alerts are posted to it", env="")
+    mail_to: tuple[str, ...] = setting("ALERT_MAIL_TO", kinds.MAILS, (), "alerts are mailed to these addresses", env="")
+    stream_silent_s: float = setting("ALERT_STREAM_SILENT_S", _SECONDS, 120.0, "silence of a query")
+    stream_lag_s: float = setting("ALERT_STREAM_LAG_S", _SECONDS, 300.0, "lag of a query, in time")
+    stream_lag_records: int = setting("ALERT_STREAM_LAG_RECORDS", _COUNT, 1_000_000, "lag of a query, in records")
+    fallback_age_s: float = setting("ALERT_FALLBACK_AGE_S", _SECONDS_OR_NONE, 300.0, "age of an event in a store")
+    pending_age_s: float = setting("ALERT_PENDING_AGE_S", _SECONDS, 86_400.0, "age of a pending record")
+    certified_by: dt.time = setting("ALERT_CERTIFIED_BY", kinds.TIME, dt.time(9), "from then on yesterday is certified")
+    expiry_days: int = setting("ALERT_EXPIRY_DAYS", _DAYS_OR_NONE, 3, "days before a day can no longer be rebuilt")
+    hold_days: int = setting("ALERT_HOLD_DAYS", _DAYS_OR_NONE, 3, "days for which a day has been held")
+    archive_age_s: float = setting("ALERT_ARCHIVE_AGE_S", _SECONDS, 129_600.0, "age of a record that is not archived")
+    duplicates_percent: int = setting("ALERT_DUPLICATES_PERCENT", kinds.whole(least=0, most=100), 1, "percent of a day")
+    clock_skew_s: float = setting("ALERT_CLOCK_SKEW_S", _SECONDS, 5.0, "seconds by which clocks may differ")
 
 
 @dataclass(frozen=True)
 class LineageSettings:
-    """The receiver of lineage events: a file, or the URL of an HTTP server; empty for none. And the jobs' namespace."""
+    """The receiver of lineage events, and the jobs' namespace."""
 
-    receiver: str = ""
-    namespace: str = "pipelines"
-
-
-@dataclass(frozen=True)
-class TracingSettings:
-    """The switch of tracing, and the headers for the collector, which are secret.
-
-    The SDK reads its other standard variables itself: where spans are sent, and how.
-    """
-
-    is_on: bool = False
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    receiver: str = server_setting("LINEAGE_RECEIVER", kinds.FILE_OR_URL, "",
+        "where OpenLineage events go; empty: nowhere", env=".state/logs/lineage.jsonl")
+    namespace: str = setting("LINEAGE_NAMESPACE", kinds.TEXT, "pipelines", "the namespace of jobs in lineage", env=True)
 
 
 @dataclass(frozen=True)
 class SparkSettings:
     """The Spark master, the folder with the Kafka connector's jars, and the folder for drivers' shuffle files."""
 
-    master: str
-    jars_dir: Path
-    scratch_dir: Path = Path(".state/spark")
+    master: str = server_setting("SPARK_MASTER", kinds.MASTER, "local[2]", "a cluster, or the driver itself", env=True)
+    jars_dir: Path = setting("SPARK_KAFKA_JARS_DIR", kinds.PATH, Path(".state/jars/spark-kafka"),
+        "the jars of Spark's Kafka connector", env=True, container="/opt/jars/spark-kafka")
+    scratch_dir: Path = setting("SPARK_SCRATCH_DIR", kinds.PATH, Path(".state/spark"),
+        "shuffle files and cached blocks of drivers", env=True, container="/var/lib/pipeline/spark-scratch")
+
+
+@dataclass(frozen=True)
+class TracingSettings:
+    """The switch of tracing, and the headers for the collector. The SDK reads its other variables itself."""
+
+    is_on: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+PIPELINES = Setting("PIPELINES", kinds.TEXT, SITE_NAME,
+    "the pipelines that run side by side, by the names of their definitions, with commas between them", env=True)
+
+_OTLP_PROTOCOL = kinds.choice("http/protobuf")  # no other exporter is installed
+OTEL = (
+    Setting("OTEL_EXPORTER_OTLP_ENDPOINT", kinds.URLS, "", "the collector. Without an endpoint, nothing is sent"),
+    Setting("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", kinds.URLS, "", "the collector's full URL for traces"),
+    Setting("OTEL_EXPORTER_OTLP_HEADERS", kinds.HEADERS, {}, "headers for the collector, such as `api-key=secret`"),
+    Setting("OTEL_EXPORTER_OTLP_TRACES_HEADERS", kinds.HEADERS, {}, "those for traces, which have precedence"),
+    Setting("OTEL_EXPORTER_OTLP_PROTOCOL", _OTLP_PROTOCOL, "http/protobuf", "how spans are sent"),
+    Setting("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", _OTLP_PROTOCOL, "http/protobuf", "how spans are sent"),
+    Setting("OTEL_TRACES_EXPORTER", kinds.choice("otlp", "none"), "otlp", "none: nothing is sent"),
+    Setting("OTEL_SDK_DISABLED", kinds.TEXT, "", "true: nothing is sent"),
+    Setting("OTEL_TRACES_SAMPLER", kinds.TEXT, "",
+        "which traces are recorded; empty: parentbased_traceidratio with 0.01, so a caller's choice has precedence"),
+    Setting("OTEL_TRACES_SAMPLER_ARG", kinds.TEXT, "", "the argument of the sampler, such as its ratio"),
+    Setting("OTEL_RESOURCE_ATTRIBUTES", kinds.TEXT, "", "attributes of the process"),
+    Setting("OTEL_SERVICE_NAME", kinds.TEXT, "", "name of the process; empty: that of its service"),
+)
+# the SDK logs malformed headers, so it never sees them
+TRACING_SECRETS = tuple(each.variable for each in OTEL if each.kind.is_secret)
 
 
 @dataclass(frozen=True)
 class Settings:
     """All settings. Values are validated when read; a missing password is an error only when it is used."""
 
-    timezone: str
-    kafka: KafkaSettings
-    database: DatabaseSettings
-    gateway: GatewaySettings
-    stream: StreamSettings
-    batch: BatchSettings
-    alerts: AlertSettings
-    spark: SparkSettings
-    lineage: LineageSettings = LineageSettings()
+    kafka: KafkaSettings = group(KafkaSettings)
+    database: DatabaseSettings = group(DatabaseSettings)
+    gateway: GatewaySettings = group(GatewaySettings)
+    stream: StreamSettings = group(StreamSettings)
+    batch: BatchSettings = group(BatchSettings)
+    alerts: AlertSettings = group(AlertSettings)
+    spark: SparkSettings = group(SparkSettings)
+    timezone: str = setting("PIPELINE_TIMEZONE", kinds.ZONE, "Asia/Seoul",
+        "the zone whose midnight divides days. The first day fixes it: then another one is refused", env=True)
+    lineage: LineageSettings = group(LineageSettings, default=LineageSettings())
     tracing: TracingSettings = TracingSettings()
+    # fmt: on
 
     @property
     def pipeline(self) -> Definition:
@@ -296,107 +401,11 @@ class Settings:
 
         variables = os.environ if environment is None else environment
         name = pipeline or variables.get("PIPELINE") or pipeline_names(variables)[0]
-        definition = EnvironmentReader({"PIPELINE": name}).choice("PIPELINE", PIPELINES, name)
-        env = reader_of(definition.name, variables)
-        settings = cls(
-            timezone=env.zone("PIPELINE_TIMEZONE", DEFAULT_TIMEZONE),
-            kafka=KafkaSettings(
-                connection=KafkaConnection.from_environment(env),
-                partitions=env.whole("KAFKA_PARTITIONS", 8, most=10_000),
-                replication_factor=env.whole("KAFKA_REPLICATION_FACTOR", 3, most=1000),
-                min_insync_replicas=env.whole("KAFKA_MIN_INSYNC_REPLICAS", 2, most=1000),
-                retention_days=env.whole("KAFKA_RETENTION_DAYS", 14, most=_MOST_DAYS),
-            ),
-            database=DatabaseSettings(
-                host=env.host("DATABASE_HOST"),
-                port=env.port("DATABASE_PORT", 5432),
-                name=env.text("DATABASE_NAME", "pipeline"),
-                passwords={role: env.secret(name, "") for role, name in _PASSWORD_VARIABLES.items()},
-                pipeline=definition,
-                superuser=env.text("POSTGRES_SUPERUSER", "postgres"),
-                superuser_password=env.secret("POSTGRES_SUPERUSER_PASSWORD", ""),
-                libpq=libpq_settings(env),
-            ),
-            gateway=GatewaySettings(
-                host=env.text("GATEWAY_HOST", "127.0.0.1"),
-                port=env.port("GATEWAY_PORT", 18080),
-                url=env.urls("GATEWAY_URL", "http://127.0.0.1:18080"),
-                token=env.token("GATEWAY_TOKEN"),
-                admin_token=env.token("GATEWAY_ADMIN_TOKEN"),
-                fallback_dir=Path(env.text("GATEWAY_FALLBACK_DIR", ".state/fallback")),
-                delivery_timeout_s=env.seconds("GATEWAY_DELIVERY_TIMEOUT_S", 2.0),
-                tokens_file=env.path("GATEWAY_TOKENS_FILE"),
-                fallback_max_bytes=env.whole("GATEWAY_FALLBACK_MAX_BYTES", 1 << 30, most=1 << 50),
-                replay_max_rate=env.whole("GATEWAY_REPLAY_MAX_RATE", 50_000),
-                circuit_failures=env.whole("GATEWAY_CIRCUIT_FAILURES", 5),
-                idempotency_window_s=env.seconds("GATEWAY_IDEMPOTENCY_WINDOW_S", 86_400.0),
-                idempotency_max_keys=env.whole("GATEWAY_IDEMPOTENCY_MAX_KEYS", 100_000),
-                drain_delay_s=env.seconds("GATEWAY_DRAIN_DELAY_S", 0.0, may_be_zero=True),
-                client_requests_per_s=env.whole("GATEWAY_CLIENT_REQUESTS_PER_S", 0, least=0),
-                client_bytes_per_s=env.whole("GATEWAY_CLIENT_BYTES_PER_S", 0, least=0),
-                logs_access=env.choice("GATEWAY_ACCESS_LOG", {"off": False, "on": True}, "off"),
-                allowed_origins=env.origins("GATEWAY_ALLOWED_ORIGINS"),
-                tls=read_server_tls(env),
-                client_tls=read_client_tls(env),
-                oidc=oidc_settings(env),
-                limits=GatewayLimits(
-                    max_events=env.whole("GATEWAY_MAX_EVENTS", 1000),
-                    max_body_bytes=env.whole("GATEWAY_MAX_BODY_BYTES", 4 << 20),
-                    receive_timeout_s=env.seconds("GATEWAY_RECEIVE_TIMEOUT_S", 10.0),
-                    max_connections=env.whole("GATEWAY_MAX_CONNECTIONS", 1024),
-                    max_in_flight_bytes=env.whole("GATEWAY_MAX_IN_FLIGHT_BYTES", 128 << 20, most=1 << 50),
-                ),
-            ),
-            stream=StreamSettings(
-                checkpoint_dir=Path(env.text("STREAM_CHECKPOINT_DIR", ".state/checkpoints")),
-                state_dir=Path(env.text("STREAM_STATE_DIR", ".state/stream-state")),
-                trigger_interval_s=env.seconds("STREAM_TRIGGER_INTERVAL_S", 0.7, may_be_zero=True),
-                metrics_host=env.text("STREAM_METRICS_HOST", "127.0.0.1"),
-                metrics_port=env.port("STREAM_METRICS_PORT", 18081),
-                serve_metrics_port=env.port("STREAM_SERVE_METRICS_PORT", 18083),
-                driver_memory=env.memory("STREAM_DRIVER_MEMORY", "2g"),
-                max_boards_per_batch=env.whole("STREAM_MAX_BOARDS_PER_BATCH", 500_000),
-                max_details_per_batch=env.whole("STREAM_MAX_DETAILS_PER_BATCH", 50_000),
-                max_batch_bytes=env.whole("STREAM_MAX_BATCH_BYTES", 64 << 20),
-            ),
-            batch=BatchSettings(
-                archive_dir=read_location(env),
-                driver_memory=env.memory("REBUILD_DRIVER_MEMORY", "2g"),
-                rows_per_task=env.whole("REBUILD_ROWS_PER_TASK", 100_000),
-                undo_retention_days=env.whole("UNDO_RETENTION_DAYS", 7, most=_MOST_DAYS),
-                night_budget_s=env.seconds("NIGHT_BUDGET_S", 14_400.0),
-                approval_timeout_s=env.seconds("APPROVAL_TIMEOUT_S", APPROVAL_TIMEOUT_S),
-                approve_unexplained_above=env.whole("APPROVE_UNEXPLAINED_ABOVE", 0, least=0),
-                run_retention_days=env.whole("RUN_RETENTION_DAYS", 30, most=_MOST_DAYS),
-                metrics_token=env.token("METRICS_TOKEN"),
-                archive_s3=S3Connection.from_environment(env),
-            ),
-            alerts=AlertSettings(
-                webhook_url=env.secret_url("ALERT_WEBHOOK_URL"),
-                mail_to=env.mail_addresses("ALERT_MAIL_TO"),
-                stream_silent_s=env.seconds("ALERT_STREAM_SILENT_S", 120.0),
-                stream_lag_s=env.seconds("ALERT_STREAM_LAG_S", 300.0),
-                stream_lag_records=env.whole("ALERT_STREAM_LAG_RECORDS", 1_000_000),
-                fallback_age_s=env.seconds("ALERT_FALLBACK_AGE_S", 300.0, may_be_zero=True),
-                pending_age_s=env.seconds("ALERT_PENDING_AGE_S", 86_400.0),
-                certified_by=env.time_of_day("ALERT_CERTIFIED_BY", "09:00"),
-                expiry_days=env.whole("ALERT_EXPIRY_DAYS", 3, least=0, most=_MOST_DAYS),
-                hold_days=env.whole("ALERT_HOLD_DAYS", 3, least=0, most=_MOST_DAYS),
-                archive_age_s=env.seconds("ALERT_ARCHIVE_AGE_S", 129_600.0),
-                duplicates_percent=env.whole("ALERT_DUPLICATES_PERCENT", 1, least=0, most=100),
-                clock_skew_s=env.seconds("ALERT_CLOCK_SKEW_S", 5.0),
-            ),
-            spark=SparkSettings(
-                master=env.master("SPARK_MASTER", "local[2]"),
-                jars_dir=Path(env.text("SPARK_KAFKA_JARS_DIR", ".state/jars/spark-kafka")),
-                scratch_dir=Path(env.text("SPARK_SCRATCH_DIR", ".state/spark")),
-            ),
-            lineage=LineageSettings(
-                receiver=env.file_or_url("LINEAGE_RECEIVER"), namespace=env.text("LINEAGE_NAMESPACE", "pipelines")
-            ),
-            tracing=tracing_settings(variables),
-        )
-        env.require_known()
+        EnvironmentReader({"PIPELINE": name}).value("PIPELINE", kinds.choice(*PIPELINES))
+        env = reader_of(name, variables)
+        settings = load(cls, env, tracing=tracing_settings(variables))
+        settings = replace(settings, database=replace(settings.database, pipeline=PIPELINES[name]))
+        env.require_known(cls)
         kafka = settings.kafka
         if kafka.min_insync_replicas > kafka.replication_factor:
             raise ConfigurationError(
@@ -406,29 +415,13 @@ class Settings:
         return settings
 
 
-def oidc_settings(env: EnvironmentReader) -> OidcSettings | None:
-    """Return the issuer of access tokens; None if there is none. Raises ConfigurationError."""
-    ca_file = env.path("GATEWAY_OIDC_CA_FILE")
-    leeway_s = env.seconds("GATEWAY_OIDC_LEEWAY_S", 30.0, may_be_zero=True)
-    refresh_s = env.seconds("GATEWAY_OIDC_REFRESH_S", 300.0)
-    audience = env.text("GATEWAY_OIDC_AUDIENCE", "")
-    if not env.is_set("GATEWAY_OIDC_ISSUER"):
-        if audience:
-            raise ConfigurationError("GATEWAY_OIDC_AUDIENCE is set without GATEWAY_OIDC_ISSUER; set both or neither")
-        return None
-    issuer = env.urls("GATEWAY_OIDC_ISSUER")
-    if not is_secure_url(issuer):
-        raise ConfigurationError(
-            f"GATEWAY_OIDC_ISSUER={without_login(issuer)!r}: its keys could be replaced on their way; give the "
-            "URL of one issuer, with https"
-        )
-    if not audience:
-        raise ConfigurationError(
-            "GATEWAY_OIDC_AUDIENCE is not set; give the name that the issuer puts into the audience of this gateway's "
-            "tokens"
-        )
-    tls = ClientTls(ca_file, ca_variable="GATEWAY_OIDC_CA_FILE") if ca_file else None
-    return OidcSettings(issuer, audience, leeway_s, refresh_s, tls)
+TABLE = {each.variable: each for each in settings_of(Settings)}
+
+
+def read(variable: str, environment: Mapping[str, str] | None = None, pipeline: str = "") -> Any:
+    """Return the value of one setting, of a pipeline if one is named. Raises ConfigurationError."""
+    variables = os.environ if environment is None else environment
+    return (reader_of(pipeline, variables) if pipeline else EnvironmentReader(variables)).read(TABLE[variable])
 
 
 def is_secure_url(url: str) -> bool:
@@ -448,42 +441,15 @@ def tracing_settings(environment: Mapping[str, str]) -> TracingSettings:
     A pipeline has no variables of its own here, because the SDK knows the plain ones only.
     """
     env = EnvironmentReader(environment)
-    headers = [env.secret_headers(name) for name in TRACING_SECRETS]
-    names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-    endpoints = [env.urls(name) for name in names if env.is_set(name)]  # reads both, so that each is checked
-    if not endpoints or env.text("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+    rows = {each.variable: each for each in OTEL}
+    headers, of_traces, *endpoints = (env.read(rows[f"OTEL_EXPORTER_OTLP_{name}"])
+        for name in ("HEADERS", "TRACES_HEADERS", "ENDPOINT", "TRACES_ENDPOINT"))  # fmt: skip
+    is_disabled = env.read(rows["OTEL_SDK_DISABLED"]).strip().lower() == "true"
+    if not any(endpoints) or is_disabled or env.read(rows["OTEL_TRACES_EXPORTER"]) == "none":
         return TracingSettings()
-    if not env.choice("OTEL_TRACES_EXPORTER", {"otlp": True, "none": False}, "otlp"):
-        return TracingSettings()
-    general = env.choice("OTEL_EXPORTER_OTLP_PROTOCOL", _OTLP_PROTOCOLS, "http/protobuf")
-    env.choice("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", _OTLP_PROTOCOLS, general)
-    return TracingSettings(is_on=True, headers=headers[0] or headers[1])
-
-
-def libpq_settings(env: EnvironmentReader) -> dict[str, str]:
-    """Return libpq's settings of TLS and of the choice among several hosts. Raises ConfigurationError.
-
-    With a CA file the server's certificate and name are verified, unless DATABASE_SSL_MODE says otherwise. Among
-    several hosts, the one that accepts writes is used. What is not set is left to libpq, which has its own variables.
-    """
-    ca_file = env.readable_file("DATABASE_SSL_CA_FILE")
-    pair = env.certificate_and_key("DATABASE_SSL_CERTIFICATE_FILE", "DATABASE_SSL_KEY_FILE", "a client's")
-    found = {
-        name: str(path)
-        for name, path in zip(("sslrootcert", "sslcert", "sslkey"), (ca_file, *pair), strict=True)
-        if path
-    }
-    if ca_file or env.is_set("DATABASE_SSL_MODE"):
-        found["sslmode"] = env.choice("DATABASE_SSL_MODE", _SSL_MODES, "verify-full")
-    if "," in env.host("DATABASE_HOST") or env.is_set("DATABASE_TARGET_SESSION_ATTRS"):
-        found["target_session_attrs"] = env.choice("DATABASE_TARGET_SESSION_ATTRS", _SESSION_ATTRS, "read-write")
-    mode = found.get("sslmode", "")
-    if mode.startswith("verify") != (ca_file is not None):
-        raise ConfigurationError(
-            f"DATABASE_SSL_MODE={mode!r}: verify-ca and verify-full go together with DATABASE_SSL_CA_FILE, a PEM file "
-            "such as /etc/ssl/certs/ca-certificates.crt; set both or neither"
-        )
-    return found
+    for each in OTEL:
+        env.read(each)
+    return TracingSettings(is_on=True, headers=of_traces or headers)
 
 
 def prefix_of(pipeline: str) -> str:
@@ -499,7 +465,8 @@ def reader_of(pipeline: str, environment: Mapping[str, str]) -> EnvironmentReade
 def listed_pipelines(environment: Mapping[str, str] | None = None) -> list[str]:
     """Return the names in PIPELINES, separated by commas; else the one in PIPELINE. They are not checked."""
     env = EnvironmentReader(os.environ if environment is None else environment)
-    return [name.strip() for name in env.text("PIPELINES", env.text("PIPELINE", SITE_NAME)).split(",")]
+    names: str = env.value("PIPELINES", kinds.TEXT, env.value("PIPELINE", kinds.TEXT, PIPELINES.default))
+    return [name.strip() for name in names.split(",")]
 
 
 def pipeline_names(environment: Mapping[str, str] | None = None, folder: Path | None = None) -> list[str]:

@@ -9,16 +9,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from include.contracts.errors import ConfigurationError
-from include.runtime.environment_reader import EnvironmentReader, require_readable
+from include.runtime import kinds
+from include.runtime.environment_reader import EnvironmentReader, load, require_readable, setting
 
 
+# fmt: off
 @dataclass(frozen=True)
 class ServerTls:
-    """The gateway's certificate and key, in PEM. With `client_ca_file` only clients with a certificate may connect."""
+    """The gateway's certificate and key. With `client_ca_file` only clients with a certificate may connect."""
 
-    certificate_file: Path
-    key_file: Path
-    client_ca_file: Path | None = None
+    certificate_file: Path = setting("GATEWAY_TLS_CERTIFICATE_FILE", kinds.PATH, None,
+        "its certificate with the chain, in PEM: HTTPS alone; empty: HTTP")
+    key_file: Path = setting("GATEWAY_TLS_KEY_FILE", kinds.PATH, None, "its key, in PEM, not encrypted")
+    client_ca_file: Path | None = setting("GATEWAY_TLS_CLIENT_CA_FILE", kinds.PATH, None,
+        "only clients with a certificate of these authorities may connect")
+    # fmt: on
+
+    @classmethod
+    def from_environment(cls, env: EnvironmentReader) -> "ServerTls | None":
+        """Return the server's files; None if the gateway serves HTTP. Raises ConfigurationError."""
+        names = ("GATEWAY_TLS_CERTIFICATE_FILE", "GATEWAY_TLS_KEY_FILE")
+        if env.require_pair(*names, "the gateway's"):
+            return load(cls, env)
+        env.require_unset(["GATEWAY_TLS_CLIENT_CA_FILE"], f" without {' and '.join(names)}; set all or none")
+        return None
 
     def context(self) -> ssl.SSLContext:
         """Return the server's context. Raises ConfigurationError."""
@@ -39,14 +53,23 @@ class ServerTls:
         _identify(context, "GATEWAY_TLS_CERTIFICATE_FILE", self.certificate_file, self.key_file)
 
 
+# fmt: off
 @dataclass(frozen=True)
 class ClientTls:
     """The authorities that a client trusts, the system's without a file; and its own certificate and key, in PEM."""
 
-    ca_file: Path | None = None
-    certificate_file: Path | None = None
-    key_file: Path | None = None
+    ca_file: Path | None = setting("GATEWAY_CA_FILE", kinds.PATH, None,
+        "the authorities that its clients trust, in PEM: tasks and health checks; the system's if empty")
+    certificate_file: Path | None = setting("GATEWAY_CLIENT_CERTIFICATE_FILE", kinds.PATH, None, "their certificate")
+    key_file: Path | None = setting("GATEWAY_CLIENT_KEY_FILE", kinds.PATH, None, "its key")
     ca_variable: str = "GATEWAY_CA_FILE"  # for messages
+    # fmt: on
+
+    @classmethod
+    def from_environment(cls, env: EnvironmentReader) -> "ClientTls":
+        """Return the files of the gateway's clients. Raises ConfigurationError."""
+        env.require_pair("GATEWAY_CLIENT_CERTIFICATE_FILE", "GATEWAY_CLIENT_KEY_FILE", "a client's")
+        return load(cls, env)
 
     def require_files(self) -> None:
         """Raise ConfigurationError if this process cannot read one of the files."""
@@ -64,24 +87,6 @@ class ClientTls:
         if self.certificate_file and self.key_file:
             _identify(context, "GATEWAY_CLIENT_CERTIFICATE_FILE", self.certificate_file, self.key_file)
         return context
-
-
-def read_server_tls(env: EnvironmentReader) -> ServerTls | None:
-    """Return the server's files; None if the gateway serves HTTP. Raises ConfigurationError."""
-    names = ("GATEWAY_TLS_CERTIFICATE_FILE", "GATEWAY_TLS_KEY_FILE")
-    certificate_file, key_file = env.pair_of_paths(*names, "the gateway's")
-    client_ca_file = env.path("GATEWAY_TLS_CLIENT_CA_FILE")
-    if certificate_file and key_file:
-        return ServerTls(certificate_file, key_file, client_ca_file)
-    if client_ca_file:
-        raise ConfigurationError(f"GATEWAY_TLS_CLIENT_CA_FILE is set without {' and '.join(names)}; set all or none")
-    return None
-
-
-def read_client_tls(env: EnvironmentReader) -> ClientTls:
-    """Return the files of the gateway's clients. Raises ConfigurationError."""
-    pair = env.pair_of_paths("GATEWAY_CLIENT_CERTIFICATE_FILE", "GATEWAY_CLIENT_KEY_FILE", "a client's")
-    return ClientTls(env.path("GATEWAY_CA_FILE"), *pair)
 
 
 def _trust(context: ssl.SSLContext, name: str, path: Path) -> None:

@@ -9,7 +9,7 @@ import os
 import sys
 
 from include.runtime.environment_reader import EnvironmentReader
-from include.runtime.tls import read_client_tls
+from include.runtime.tls import ClientTls
 from stack.health import probe
 from stack.services import AirflowHealth, Health, HttpHealth
 
@@ -26,7 +26,7 @@ def main() -> int:
     airflow.add_argument("url")
     arguments = parser.parse_args()
 
-    health: Health = HttpHealth(arguments.url, read_client_tls(EnvironmentReader(os.environ)))
+    health: Health = HttpHealth(arguments.url, ClientTls.from_environment(EnvironmentReader(os.environ)))
     if arguments.kind == "airflow":
         health = AirflowHealth(arguments.url, arguments.component)
     reason = probe(health)

@@ -31,6 +31,7 @@ from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.definition import SITE_NAME
 from include.integrity.days.due_days import days_to_rebuild
+from include.runtime.kinds import PORT
 from include.runtime.settings import Settings
 from stack import env_file, environment
 from stack.backup import ENV_FILE, copy_private
@@ -217,7 +218,7 @@ def drill_in(folder: Path, seed: int, root: Path = ROOT) -> Iterator[Drill]:
     layout = Layout.of(state=folder / "state", env_file=folder / ".env")
     folder.mkdir(parents=True, exist_ok=True)
     first = random.randrange(20_000, 30_000)
-    ports = [each.name for each in env_file.variables_of({}) if each.port]
+    ports = [each.variable for each in env_file.lines_of({}) if each.kind is PORT]
     values = {name: str(first + n) for n, name in enumerate(ports)}
     values["KAFKA_PARTITIONS"] = str(PARTITIONS)
     layout.make_folders()

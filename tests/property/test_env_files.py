@@ -18,7 +18,7 @@ from stack.errors import StackError
 from stack.layout import Layout
 from stack.services import AirflowHealth, HttpHealth, Service, declare
 
-NAMES = [variable.name for section in env_file.SECTIONS for variable in section.variables]
+NAMES = [each.variable for each in env_file.lines_of({})]
 ODD = [
     "", "0", "-1", "1", "99999", "65536", "18081", "nan", "inf", "-inf", "1e999", "1e308", "1_0", "9" * 5000, "²",
     "１８０８０", "2 g", "2gb", "2G", "2048", "Asia", "Asia/", "../etc", "/etc/passwd", "서울", "a b", "a\tb", "a\0b",

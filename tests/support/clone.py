@@ -8,6 +8,7 @@ import sys
 import tarfile
 from pathlib import Path
 
+from include.runtime.kinds import PORT
 from stack import env_file
 from stack.layout import Layout
 
@@ -25,7 +26,7 @@ class Clone:
         copy_sources(root)
         self.layout = Layout.of(root)
         first = random.randrange(20_000, 30_000)
-        ports = (each.name for each in env_file.variables_of(settings) if each.port)
+        ports = (each.variable for each in env_file.lines_of(settings) if each.kind is PORT)
         env_file.ensure(self.layout.env_file, {**{name: str(first + n) for n, name in enumerate(ports)}, **settings})
 
     def run(self, *arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:

@@ -16,36 +16,6 @@ BROKERS = ("kafka-1", "kafka-2", "kafka-3")
 COMPOSE_FILE = PROJECT_ROOT / "docker-compose.yaml"
 ORDER_DETAIL_FILE = PROJECT_ROOT / "docker-compose.order_detail.yaml"  # a further pipeline
 COMPOSE_FILES = (COMPOSE_FILE, ORDER_DETAIL_FILE)
-LOCAL_ONLY = {  # variables of `.env` that no container needs, and why
-    "STACK_EXTERNAL": "compose has its own way to leave a service out, see docs/deployment/compose.md",
-    "KAFKA_PORT": "brokers are not published; inside they listen on 9092",
-    "KAFKA_CONTROLLER_PORT": "the same, 9093",
-    "KAFKA_BOOTSTRAP_SERVERS": "an address",
-    "KAFKA_REPLICATION_FACTOR": "three brokers: 3",
-    "KAFKA_MIN_INSYNC_REPLICAS": "three brokers: 2",
-    "DATABASE_HOST": "an address",
-    "GATEWAY_HOST": "all of the container's interfaces; which port the host publishes is another matter",
-    "GATEWAY_URL": "an address",
-    "GATEWAY_TOKENS_FILE": "a path in the container",
-    "GATEWAY_FALLBACK_DIR": "a path in the container",
-    "STREAM_CHECKPOINT_DIR": "a path in the container",
-    "STREAM_STATE_DIR": "a path in the container",
-    "STREAM_METRICS_PORT": "not published",
-    "STREAM_SERVE_METRICS_PORT": "not published",
-    "STREAM_PROCESSES": "an override file makes them two, see docs/deployment/compose.md",
-    "ARCHIVE_DIR": "a path in the container",
-    "SPARK_MASTER": "an address",
-    "SPARK_KAFKA_JARS_DIR": "a path in the image",
-    "SPARK_SCRATCH_DIR": "a path in the container",
-    "AIRFLOW_HOME": "a path in the container",
-    "JAVA_HOME": "the image's",
-    "ORDER_DETAIL__DATABASE_NAME": "the same name, written out: `.env` has the line only if PIPELINES has the pipeline",
-    "ORDER_DETAIL__STREAM_CHECKPOINT_DIR": "the first pipeline's path, in a container and a volume of its own",
-    "ORDER_DETAIL__STREAM_METRICS_PORT": "not published",
-    "ORDER_DETAIL__STREAM_SERVE_METRICS_PORT": "not published",
-    "ORDER_DETAIL__ARCHIVE_DIR": "a path in the container",
-    "LINEAGE_RECEIVER": "a file of the stack; TEAM_LINEAGE_RECEIVER is the receiver of a team",
-}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPERATORS = (":-", ":?", ":+", "-", "?", "+")
 

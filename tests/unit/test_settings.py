@@ -222,7 +222,7 @@ def test_a_variable_of_the_pipeline_wins():
     [
         ("ORDER_DETAIL__DATABASE_PORT", "five", "^ORDER_DETAIL__DATABASE_PORT='five': not a whole number"),
         ("DATABASE_PORT", "five", "^DATABASE_PORT='five': not a whole number"),
-        ("ORDER_DETAIL__GATEWAY_TOKEN", "tökén", "^ORDER_DETAIL__GATEWAY_TOKEN has a character"),
+        ("ORDER_DETAIL__GATEWAY_TOKEN", "tökén", "^ORDER_DETAIL__GATEWAY_TOKEN: has a character"),
         ("ORDER_DETAIL__DATABSE_NAME", "orders", "^ORDER_DETAIL__DATABSE_NAME: DATABSE_NAME is no setting of a pipel"),
     ],
 )

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from stack import env_file
+from stack import env_file, settings_table
 from stack.layout import PROJECT_ROOT
 from stack.team import spark_conf
 from tests.compose.engine import OLDEST, compose_version
 from tests.support.compose import (
     COMPOSE_FILE,
     COMPOSE_FILES,
-    LOCAL_ONLY,
     ORDER_DETAIL_FILE,
     Compose,
     MissingVariable,
@@ -96,12 +95,20 @@ def test_every_variable_is_in_the_generated_env_or_has_a_default(variables: dict
             assert reference.operator == ":-", f"{reference.name} is not in .env and has no default"
 
 
-def test_every_variable_of_the_env_is_used_or_is_the_local_stacks_alone(variables: dict[str, str]) -> None:
+def test_every_variable_is_a_setting() -> None:
+    assert [each.name for each in _references() if not settings_table.is_setting(each.name)] == []
+    assert {each.variable for section in settings_table.SECTIONS for each in section.settings
+            if each.reader == "compose"} <= {each.name for each in _references()}  # fmt: skip
+
+
+def test_every_variable_of_the_env_is_used_unless_containers_have_another_value(variables: dict[str, str]) -> None:
     used = {reference.name for reference in _references()}
-    assert variables.keys() - used == LOCAL_ONLY.keys()
+    local = {each.variable for each in env_file.lines_of(variables)
+             if each.container or isinstance(each.env, str) or each.team or each.reader == "stack"}  # fmt: skip
+    assert variables.keys() - used <= local | {"AIRFLOW_HOME"}
 
 
-@pytest.mark.parametrize("name", [v.name for s in env_file.SECTIONS for v in s.variables if v.make_secret])
+@pytest.mark.parametrize("name", [v.variable for v in env_file.lines_of({}) if v.kind.is_secret and callable(v.env)])
 def test_nothing_starts_without_a_secret(variables: dict[str, str], name: str) -> None:
     with pytest.raises(MissingVariable, match=name):
         Compose.load({**variables, name: ""})
@@ -186,7 +193,7 @@ def test_sparks_secret_is_in_a_file_of_its_owner(tmp_path: Path) -> None:
 
 
 def test_no_secret_is_on_a_command_line(compose: Compose, variables: dict[str, str]) -> None:
-    secret = {variables[v.name] for s in env_file.SECTIONS for v in s.variables if v.make_secret}
+    secret = {variables[v.variable] for v in env_file.lines_of({}) if v.kind.is_secret and callable(v.env)}
     for name, service in compose.services.items():
         commands = " ".join([*compose.command(name), *service.get("healthcheck", {}).get("test", [])])
         options = " ".join(value for key, value in compose.environment(name).items() if key.endswith("_OPTS"))

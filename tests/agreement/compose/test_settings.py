@@ -1,16 +1,16 @@
-"""The compose files hold the local stack's settings; what differs is listed here, each with its reason."""
+"""The compose files hold the local stack's services; what differs is listed here, each with its reason."""
 
 import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from include.runtime.settings import Settings, prefix_of, reader_of
+from include.runtime.settings import Settings, read
 from stack.airflow_env import airflow_environment, spark_connection, task_connections
 from stack.environment import without_secrets
 from stack.kafka import KafkaBroker
@@ -47,33 +47,6 @@ DEPLOYMENT_ONLY = {
     *("spark-master", "spark-worker-1", "spark-worker-2"),  # locally Spark runs inside its drivers
     "spark-conf",  # the secret of that cluster
     "gateway-tokens",  # locally the gateway's own start does it, before it becomes the gateway
-}
-
-DIFFERENT_SETTINGS = {
-    *("KAFKA_BOOTSTRAP_SERVERS", "DATABASE_HOST", "DATABASE_PORT", "GATEWAY_HOST", "GATEWAY_PORT", "GATEWAY_URL"),
-    *("SPARK_MASTER", "STREAM_METRICS_PORT", "STREAM_SERVE_METRICS_PORT"),  # addresses
-    *(
-        "GATEWAY_TOKENS_FILE",
-        "GATEWAY_FALLBACK_DIR",
-        "STREAM_CHECKPOINT_DIR",
-        "STREAM_STATE_DIR",
-        "ARCHIVE_DIR",
-        "ORDER_DETAIL__ARCHIVE_DIR",
-        "LINEAGE_RECEIVER",
-        "SPARK_KAFKA_JARS_DIR",
-        "SPARK_SCRATCH_DIR",
-        "AIRFLOW_HOME",
-    ),  # paths
-    *("KAFKA_REPLICATION_FACTOR", "KAFKA_MIN_INSYNC_REPLICAS"),  # three brokers
-}
-
-# settings that the local stack does not set either
-DEFAULTS_HOLD = {
-    "PIPELINE",  # the first one
-    "POSTGRES_SUPERUSER",
-    "STREAM_MAX_BOARDS_PER_BATCH",
-    "STREAM_MAX_BATCH_BYTES",
-    "STREAM_MAX_DETAILS_PER_BATCH",
 }
 
 USER_PASSWORDS = {"AIRFLOW_ADMIN_PASSWORD", "AIRFLOW_OPERATOR_PASSWORD", "AIRFLOW_VIEWER_PASSWORD"}
@@ -125,24 +98,6 @@ def compose(variables: dict[str, str]) -> Compose:
     return Compose.load(variables)
 
 
-class Recorder(Mapping[str, str]):
-    """An environment that remembers which variables were asked for."""
-
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        self._variables = variables
-        self.asked: set[str] = set()
-
-    def __getitem__(self, name: str) -> str:
-        self.asked.add(name)
-        return self._variables[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._variables)
-
-    def __len__(self) -> int:
-        return len(self._variables)
-
-
 # --------------------------------------------------------------------------------------------- services and their order
 
 
@@ -192,22 +147,10 @@ def test_each_runs_the_local_command(compose: Compose, variables: dict[str, str]
 
 
 @pytest.mark.parametrize("name", PIPELINE)
-def test_settings_are_complete_and_valid(compose: Compose, name: str) -> None:
-    environment = Recorder({**_image_environment(), **compose.environment(name)})
-    settings = Settings.from_environment(environment)
-    plain = {asked for asked in environment.asked if not asked.startswith(prefix_of(settings.pipeline.name))}
-    secret = {asked for asked in plain if asked not in without_secrets({asked: ""})}
-    in_files = {f"{each}_FILE" for each in secret}
-    assert plain - secret - in_files - DEFAULTS_HOLD <= set(environment), "a setting is not passed on"
+def test_settings_are_valid(compose: Compose, name: str) -> None:
+    settings = Settings.from_environment({**_image_environment(), **compose.environment(name)})
     assert (settings.kafka.replication_factor, settings.kafka.min_insync_replicas) == (3, 2)
     assert settings.kafka.bootstrap_servers.split(",") == [f"{broker}:9092" for broker in BROKERS]
-
-
-def test_settings_that_are_no_address_are_the_local_ones(compose: Compose, variables: dict[str, str]) -> None:
-    for name in PIPELINE:
-        for variable, value in compose.environment(name).items():
-            if variable in variables and variable not in DIFFERENT_SETTINGS:
-                assert value == variables[variable], f"{name}: {variable}"
 
 
 @pytest.mark.parametrize("name", ["gateway", *STREAMS])
@@ -396,8 +339,8 @@ def test_the_file_of_a_third_pipeline_comes_from_the_documented_command(
     for name in ("migrate-payment-detail", "stream-payment-detail"):
         assert compose.environment(name)["PIPELINE"] == "payment_detail"
     for name in ("databases", "stream-payment-detail", "airflow-scheduler"):
-        assert reader_of("payment_detail", compose.environment(name)).text("DATABASE_NAME") == "payment_detail"
-        assert reader_of("order_detail", compose.environment("databases")).text("DATABASE_NAME") == "order_detail"
+        assert read("DATABASE_NAME", compose.environment(name), "payment_detail") == "payment_detail"
+        assert read("DATABASE_NAME", compose.environment("databases"), "order_detail") == "order_detail"
     checkpoints, *_ = compose.services["stream-payment-detail"]["volumes"]
     assert checkpoints == "checkpoints-payment-detail:/var/lib/pipeline/checkpoints"
 

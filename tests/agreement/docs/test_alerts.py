@@ -7,7 +7,8 @@ import pytest
 
 from include.integrity.watch.audit import AUDITED, STREAM_AUDITED
 from include.integrity.watch.conditions import CONDITIONS
-from include.runtime.settings import AlertSettings, Settings
+from include.runtime.environment_reader import settings_of
+from include.runtime.settings import AlertSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNBOOKS = ROOT / "docs" / "runbooks"
@@ -31,8 +32,7 @@ def test_an_alert_has_its_severity_and_its_runbook(condition):
         assert re.search(rf"\]\({condition.runbook}\.md(#[\w-]+)?\)", action)
 
 
-def test_every_limit_is_documented_with_its_default():
-    named = dict(re.findall(r"`(ALERT_\w+)` \(([\d:]+)", "".join(row[2] for row in ROWS.values())))
-    least = {"KAFKA_BOOTSTRAP_SERVERS": "k:9092", "DATABASE_HOST": "db"}
-    assert Settings.from_environment(least | named).alerts == AlertSettings() == Settings.from_environment(least).alerts
-    assert len(named) == len(AlertSettings.__dataclass_fields__) - 2  # without the channels' addresses
+def test_every_limit_is_named_at_its_alert():
+    named = re.findall(r"`(ALERT_\w+)`", "".join(row[2] for row in ROWS.values()))
+    _webhook, _mail, *limits = settings_of(AlertSettings)
+    assert sorted(named) == sorted(each.variable for each in limits)

@@ -19,14 +19,6 @@ from tests.support.image import ignore_rules, is_ignored, read_stages
 
 BASE = PROJECT_ROOT / "deploy" / "kubernetes"
 OLDEST, NEWEST = "1.29", "1.37"  # ReadWriteOncePod is stable from 1.29 on
-OTHER = {  # the settings that differ from those of compose
-    "KAFKA_BOOTSTRAP_SERVERS": "a Kafka of yours",
-    "DATABASE_HOST": "a PostgreSQL of yours",
-    "GATEWAY_URL": "two gateways, each by its own address",
-    "ARCHIVE_DIR": "a store that all pods see",
-    "SPARK_MASTER": "Kubernetes itself",
-    "GATEWAY_DRAIN_DELAY_S": "the time that proxies of the cluster take to notice the end of a gateway",
-}
 OF_THE_POD = {"POD_NAME", "PYSPARK_SUBMIT_ARGS"}
 LASTING = {"gateway": "gateway", "stream": "stream"}  # containers and the services of compose
 
@@ -116,12 +108,6 @@ def test_every_file_of_the_kustomization_is_there_and_secrets_are_not_in_git() -
     for name in secret:
         assert f"/deploy/kubernetes/{name}" in (PROJECT_ROOT / ".gitignore").read_text().splitlines()
         assert is_ignored(f"deploy/kubernetes/{name}", ignore_rules())
-
-
-def test_settings_are_those_of_compose_but_for_a_few(compose: Compose) -> None:
-    of_compose = compose.environment("topics")  # a service with the common settings alone
-    assert settings().keys() == of_compose.keys()
-    assert {name for name, value in settings().items() if value != of_compose[name]} == OTHER.keys()
 
 
 @pytest.mark.parametrize("name", ["databases", "migrate", "topics", "gateway", "stream"])

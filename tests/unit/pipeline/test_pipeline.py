@@ -6,11 +6,11 @@ import sys
 from typing import get_args
 
 import pytest
-from spark_jobs.speed.driver_state import Query
 
 from include.kafka.access import Part
 from include.runtime.settings import Settings
 from pipeline.__main__ import main, pipeline
+from spark_jobs.speed.health.state import Query
 from tests.support.commands import commands, groups_and_commands
 from tests.support.documents import ROOT
 

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from include.runtime.kinds import PORT
 from include.runtime.settings import Settings
 from stack import env_file
 from stack.environment import load_environment, load_settings, without_secrets
 from stack.errors import StackError
 from stack.layout import Layout
 from stack.ports import LOOPBACK, unused
+from stack.settings_table import SECTIONS
 
 TWO = {"PIPELINES": "board_detail,order_detail"}
 
@@ -31,11 +33,11 @@ def test_file_is_private_and_has_every_variable(tmp_path: Path) -> None:
     path = tmp_path / ".env"
     env_file.ensure(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert set(env_file.read(path)) == {each.name for section in env_file.SECTIONS for each in section.variables}
+    assert set(env_file.read(path)) == {each.variable for each in env_file.lines_of({})}
 
 
 def test_secrets_differ_from_each_other_and_between_files(tmp_path: Path) -> None:
-    names = [each.name for section in env_file.SECTIONS for each in section.variables if each.make_secret]
+    names = [each.variable for each in env_file.lines_of({}) if each.kind.is_secret and callable(each.env)]
     values = []
     for path in (tmp_path / "one", tmp_path / "two"):
         env_file.ensure(path)
@@ -54,7 +56,7 @@ def test_busy_default_port_gives_way_and_says_so(tmp_path: Path, busy_port: int)
 
 def test_no_two_variables_get_one_port(tmp_path: Path) -> None:
     (port,) = unused(1)
-    names = [each.name for each in env_file.variables_of(TWO) if each.port]
+    names = [each.variable for each in env_file.lines_of(TWO) if each.kind is PORT]
     env_file.ensure(tmp_path / ".env", {**TWO, **dict.fromkeys(names, str(port))})
     values = env_file.read(tmp_path / ".env")
     assert len({values[name] for name in names}) == len(names) == 9
@@ -82,7 +84,9 @@ def test_a_variable_that_nothing_reads_is_refused(tmp_path: Path) -> None:
     env_file.ensure(path)
     at = len(path.read_text().splitlines()) + 1
     with path.open("a") as file:
-        file.write("UNDO_DAYS=30\nMINE=1\nCOMPOSE_PROFILES=a\nAIRFLOW__CORE__X=1\n")
+        file.write(
+            "UNDO_DAYS=30\nMINE=1\nCOMPOSE_PROFILES=a\nAIRFLOW__CORE__X=1\nTEAM_ORDER_DETAIL_ARCHIVE_DIR=s3://b/a\n"
+        )
     before = path.read_text()
     remedy = "so the line has no effect: correct the name or remove the line"
     with pytest.raises(StackError, match=f"line {at}: no setting has the name UNDO_DAYS, {remedy}$"):
@@ -90,6 +94,23 @@ def test_a_variable_that_nothing_reads_is_refused(tmp_path: Path) -> None:
     assert path.read_text() == before
     path.write_text(before.replace("UNDO_DAYS=30\n", ""))
     assert env_file.ensure(path) == []
+
+
+@pytest.mark.parametrize("name", ["STACK_STATE", "KAFKA_HEAP_OPTS", "TEAM_DATABASE_HOSTS", "GATEWAY_PORT_FILE"])
+def test_a_name_that_other_text_of_the_product_has_is_no_setting(tmp_path: Path, name: str) -> None:
+    (tmp_path / ".env").write_text(f"{name}=1\n")
+    with pytest.raises(StackError, match=f"line 1: no setting has the name {name}"):
+        env_file.ensure(tmp_path / ".env")
+
+
+def test_every_setting_may_have_a_line(tmp_path: Path) -> None:
+    names = [name for section in SECTIONS for each in section.settings for name in each.variables]
+    assert {"STREAM_MAX_BOARDS_PER_BATCH", "KAFKA_IMAGE", "DB_BATCH_PASSWORD_FILE"} <= {*names}
+    assert {each.variable for section in SECTIONS for each in section.settings if each.kind.is_secret} == {
+        name for name in names if name not in without_secrets(dict.fromkeys(names, ""))
+    }
+    (tmp_path / ".env").write_text("".join(f"{name}=\nORDER_DETAIL__{name}=\n" for name in names))
+    env_file.ensure(tmp_path / ".env")
 
 
 def test_a_variable_that_two_lines_set_is_refused(tmp_path: Path) -> None:
@@ -171,7 +192,7 @@ def test_a_process_gets_only_the_secrets_it_asks_for(tmp_path: Path) -> None:
     layout = layout_in(tmp_path)
     env_file.ensure(layout.env_file)
     kept = without_secrets(load_settings(layout), keep=["DB_STREAM_PASSWORD"])
-    secret = {each.name for section in env_file.SECTIONS for each in section.variables if each.make_secret}
+    secret = {each.variable for each in env_file.lines_of({}) if each.kind.is_secret and callable(each.env)}
     assert secret.intersection(kept) == {"DB_STREAM_PASSWORD"}
     assert kept["KAFKA_PORT"]
 
@@ -211,7 +232,7 @@ def test_value_that_the_stack_cannot_use_is_one_line_with_the_remedy(
 def test_variable_that_is_not_there_is_named_with_the_remedy(tmp_path: Path) -> None:
     layout = layout_in(tmp_path)
     layout.env_file.write_text("KAFKA_PORT=1\n")
-    with pytest.raises(StackError, match=r"\.env has no POSTGRES_SUPERUSER_PASSWORD, .*: `make up` adds"):
+    with pytest.raises(StackError, match=r"\.env has no DB_AIRFLOW_PASSWORD, .*: `make up` adds"):
         load_settings(layout)
 
 

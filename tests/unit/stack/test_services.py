@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from include.runtime.kinds import PORT
 from stack import env_file
 from stack.errors import StackError
 from stack.kafka import KafkaBroker
@@ -124,7 +125,7 @@ def test_every_service_has_a_deadline_and_a_port_is_asked_of_one_only(two: dict[
     nodes = declare(settings)
     assert all(isinstance(node, Job | Service) and node.deadline_s > 0 for node in nodes)
     asked = [name for node in nodes if isinstance(node, Service) for name in node.ports]
-    assert sorted(asked) == sorted(each.name for each in env_file.variables_of(settings) if each.port)
+    assert sorted(asked) == sorted(each.variable for each in env_file.lines_of(settings) if each.kind is PORT)
 
 
 def test_configuration_runs_each_service_and_holds_no_secret(tmp_path: Path, settings: dict[str, str]) -> None:
@@ -133,7 +134,7 @@ def test_configuration_runs_each_service_and_holds_no_secret(tmp_path: Path, set
     assert programs == {node.name for node in declare(settings) if isinstance(node, Service)}
     assert parser["program:postgres"]["stopsignal"] == "INT"
     assert all(parser[f"program:{name}"]["autostart"] == "false" for name in programs)
-    secrets = {settings[each.name] for section in env_file.SECTIONS for each in section.variables if each.make_secret}
+    secrets = {settings[each.variable] for each in env_file.lines_of({}) if each.kind.is_secret and callable(each.env)}
     values = " ".join(value for section in parser.sections() for value in parser[section].values())
     assert not [secret for secret in secrets if secret in values]
 
