@@ -51,7 +51,7 @@ _REJECTED = 'SELECT 1 FROM reject WHERE topic = %(topic)s AND partition = %(part
 _LEDGER = "SELECT partition, next_offset FROM offset_ledger WHERE consumer = %s"
 
 # A driver that starts has no JVM for a moment, and one to be superseded must lead.
-_OF_ONE_THAT_RUNS = (Effect.SECOND_DRIVER, Effect.JVM_KILLED, Effect.JVM_FROZEN, Effect.CLOCK_SET)
+_OF_ONE_THAT_RUNS = (Effect.SECOND_DRIVER, Effect.BROKEN_SECOND, Effect.JVM_KILLED, Effect.JVM_FROZEN, Effect.CLOCK_SET)
 
 
 @dataclass
