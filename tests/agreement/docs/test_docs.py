@@ -149,3 +149,11 @@ def test_a_broken_document_is_noticed(tmp_path: Path) -> None:
     assert broken_links(doc) == ["none.md", "#none"]
     assert [target for _, target in MAKE.findall(text_of(doc))] == ["nothing"]
     assert not is_module(MODULE.findall(text_of(doc))[0])
+
+
+def test_the_glossary_has_the_classes_of_corrections():
+    (row,) = re.findall(r"^\| class \| The kind of a correction: (.*)\. \|$", text_of(ROOT / "docs/glossary.md"), re.M)
+    schema = (ROOT / "include/database/schema.sql").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"CHECK \(class IN \((.*?)\)\)", schema, re.DOTALL)
+    classes = re.findall(r"'([^']+)'", listed.replace("{{table}}", "member"))
+    assert sorted(row.replace(" ", "_").split(",_")) == sorted(classes)
