@@ -121,7 +121,7 @@ def test_a_range_that_is_gone_fails_the_rebuild_and_the_run_says_so(spark, setti
 
 def test_a_task_that_fails_is_named(spark, settings):
     produce(settings, [("member", 7, member(7)), ("board", 1, board(1))])
-    broken = dataclasses.replace(sources(settings), boards=(FileSplit("board", "/nowhere.parquet"),))
+    broken = dataclasses.replace(sources(settings), stream=(FileSplit("board", "/nowhere.parquet"),))
     with pytest.raises(TaskFailed, match=r"nowhere\.parquet"):
         build(spark.sparkContext, settings, PIPELINE, DAY, "r", None, broken)
 
