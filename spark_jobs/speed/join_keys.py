@@ -5,17 +5,21 @@ records once more here, where the consumer fetches those of the next batch while
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Annotated
 
 import msgspec
 from confluent_kafka import Message
 
 from include.contracts.definition import Definition
+from include.contracts.fields import LONG_MAX, LONG_MIN
 from include.contracts.offsets import OffsetRange
 from include.contracts.validation import Reject
 from include.kafka.topic_tail import TopicTail
 from spark_jobs.decoding.reference import read_record
 from spark_jobs.state.segments import Keys
 from spark_jobs.state.table_state import unique_keys
+
+_Key = Annotated[int, msgspec.Meta(ge=LONG_MIN, le=LONG_MAX)]
 
 
 class JoinKeys:
@@ -26,7 +30,7 @@ class JoinKeys:
         self._topic = definition.stream
         self._column = definition.stream.field(definition.join_field).column
         name = definition.stream.field(definition.join_field).name
-        value = msgspec.defstruct("Value", [("key", int)], rename={"key": name})
+        value = msgspec.defstruct("Value", [("key", _Key)], rename={"key": name})
         self._decode = msgspec.json.Decoder(value).decode
 
     def of(self, range_: OffsetRange) -> Keys:

@@ -27,11 +27,13 @@ from include.integrity.days.late_members import find_late_members
 from include.integrity.pages.page_model import load_rows
 from include.integrity.report import text_of
 from include.kafka.offsets import OffsetReader
+from include.kafka.topic_tail import TopicTail
 from include.runtime.retry import retry_transient
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.connectors.kafka import read_range
 from spark_jobs.decoding.reference import read_record
+from spark_jobs.speed.join_keys import JoinKeys
 from tests.fakes.events import board, member
 from tests.property.test_stream import AnyPosition, Driver
 from tests.support.any_record import EDGE_TIMES, ODD_HEADER_VALUES, ODD_KEYS, AnyRecord, Message, records, twisted
@@ -91,6 +93,11 @@ class Chain(Driver):
     def _boards(self, range_):
         return read_range(self._spark, OffsetReader(self._pipeline.kafka.connection), "board", range_.start,
                           range_.end)  # fmt: skip
+
+    def _keys(self):
+        keys = JoinKeys(TopicTail(self._pipeline.kafka.connection, "board"), PIPELINE)
+        self._parts.callback(keys.close)
+        return keys
 
     def night(self, run_id):
         """Run the day's steps as Airflow does; render the page and the output of the commands."""

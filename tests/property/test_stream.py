@@ -236,9 +236,7 @@ class Driver:
         members = TableState(self._state_dir, offset_reader, tail, PIPELINE, keep)
         self._parts.callback(members.close)
         members.load()
-        self._join = StreamTableJoin(
-            context, PIPELINE, self._spark, members, DrawnKeys(lambda: self._drawn), self._boards
-        )
+        self._join = StreamTableJoin(context, PIPELINE, self._spark, members, self._keys(), self._boards)
         topic_id = offset_reader.topic_id(OUTPUT)
         start = OffsetLedger(settings.database).open("serve", OUTPUT, topic_id, offset_reader.earliest(OUTPUT), lease)
         self._serving = LiveTableSink(settings.database, "serve", OUTPUT, topic_id, lease)
@@ -268,6 +266,9 @@ class Driver:
 
     def _boards(self, range_):
         return part_of(self._records, range_)
+
+    def _keys(self):
+        return DrawnKeys(lambda: self._drawn)
 
     def close(self):
         self._parts.close()

@@ -251,7 +251,7 @@ def test_without_an_archive_a_lost_day_is_refused(archive):
     archive.log.delete_before(STREAM, *max(archive.offsets.ends(STREAM).items(), key=lambda item: item[1]))
     with pytest.raises(MissingRange):
         from_archive(archive, forced=False)
-    with pytest.raises(MissingRange, match=r"spark_jobs\.archive_day"):
+    with pytest.raises(MissingRange, match="pipeline archive day"):
         from_archive(archive)
 
 

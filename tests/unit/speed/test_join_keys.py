@@ -1,0 +1,37 @@
+"""The keys of a batch: those of each valid record, and none that the table cannot hold."""
+
+import pytest
+
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
+from spark_jobs.decoding.reference import read_record
+from spark_jobs.speed.join_keys import JoinKeys
+from tests.agreement.records.test_record_decoder_twin import Message
+from tests.fakes.events import board
+from tests.support.spark import RawRecord, encoded
+
+
+def keys_of(*values):
+    messages = [Message(RawRecord("board", 0, offset, "1", value)) for offset, value in enumerate(values)]
+    return JoinKeys(None, PIPELINE).of_messages(messages).tolist()
+
+
+def test_keys_are_ascending_and_each_is_there_once():
+    assert keys_of(*(encoded(board(1, memberId=key)) for key in (9, 2, 9, -3, 2**63 - 1))) == [-3, 2, 9, 2**63 - 1]
+
+
+@pytest.mark.parametrize("key", [2**63, -(2**63) - 1, 10**400, "7", True, 1.5, None, [7]])
+def test_a_key_that_the_table_cannot_hold_is_none(key):
+    assert keys_of(encoded(board(1, memberId=key)), encoded(board(1, memberId=5))) == [5]
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"", b"[]", b"{", b"\xff", b'{"memberId": 3', b"[" * 5_000, b'{"memberId": 07}']
+)
+def test_a_record_that_is_broken_or_a_deletion_has_none(value):
+    assert keys_of(value, encoded(board(1, memberId=5))) == [5]
+
+
+def test_a_valid_record_that_takes_the_slow_path_has_its_key():
+    value = encoded(board(1, memberId=6)).replace(b'"memberId": 6', b'"memberId": "x", "memberId": 6')
+    assert read_record(Message(RawRecord("board", 0, 0, "1", value)), PIPELINE.stream).values["member_id_"] == 6
+    assert keys_of(value) == [6]
