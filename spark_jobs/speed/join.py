@@ -218,8 +218,11 @@ class StreamTableJoin:
         """Return the records with the table's columns, and `is_sent`: true if the record goes to the topic.
 
         The records stay in the order of their partitions, so that the versions of a key reach the topic in order.
+        Decoding fills a generated method beyond the size that the JVM compiles. `coalesce` ends that method, so that
+        the join has one of its own.
         """
-        details = details_of_newest(records, rows, self._definition)
+        decoded = records.coalesce(self._session.sparkContext.defaultParallelism)
+        details = details_of_newest(decoded, rows, self._definition)
         return details.selectExpr("*", "ok AND (deleted OR is_matched) AS is_sent")
 
     def _send(self, details: DataFrame) -> "_Sent":
