@@ -13,7 +13,14 @@ from stack import env_file
 from stack.layout import Layout
 
 _FOLDERS = ("dags", "demo", "include", "pipeline", "plugins", "spark_jobs", "stack")
-_FILES = ("Makefile", "requirements-local.lock", "requirements-build.lock", "requirements.lock")
+_FILES = (
+    *("Makefile", "requirements-local.lock", "requirements-build.lock", "requirements.lock"),
+    *(
+        "docker-compose.yaml",
+        "deploy/kubernetes/settings.env",
+        "docs/settings.md",
+    ),  # `stack.export` writes parts of them
+)
 
 
 class Clone:
@@ -43,6 +50,7 @@ def copy_sources(root: Path) -> None:
     for name in _FOLDERS:
         shutil.copytree(project.root / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in _FILES:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(project.root / name, root / name)
     link_jars(Layout.of(root))
 
