@@ -236,7 +236,11 @@ class TableState:
         whole, began, told = OffsetRange(self._next, ends), time.monotonic(), time.monotonic()
         changed: list[int] = []
         while self._next != ends:
-            rows = self._read_part(self._part_of(ends))
+            try:
+                rows = self._read_part(self._part_of(ends))
+            except BaseException:
+                self._tail.begin(self._next)  # it may have passed records that are not taken
+                raise
             self._recent.append(rows)
             self._next = self._tail.position
             if len(changed) <= LISTED_KEYS:

@@ -216,12 +216,13 @@ def test_records_that_could_not_be_read_are_read_by_the_next_refresh(table, sett
     assert names(table, ids) == {1: "waits"}
 
 
-def test_records_whose_rejects_cannot_be_saved_are_not_taken(opened, settings, ids):
+@pytest.mark.parametrize("bad", [1, 2], ids=["of any partition", "read in one batch with the other"])
+def test_records_whose_rejects_cannot_be_saved_are_not_taken(opened, settings, ids, bad):
     table = opened()
     table.load()
     table.rejects.clear()
     position = table.position
-    produce(settings, [("member", ids[1], b"[]")])
+    produce(settings, [("member", ids[bad], b"[]")])
     send(settings, ids, (2, "good", NOON))
 
     def refuse(rejects):
