@@ -118,7 +118,6 @@ check: setup ## check format, lint, types, import rules and generated documents
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(PY) -m stack.export --check
-	@$(PY) -m include.gateway.calls.openapi --check
 
 # Needs no set-up: Python alone, and the network.
 audit: ## check the locked packages and jars for known vulnerabilities; needs the network

@@ -1,7 +1,8 @@
 """Writes the contracts for clients and catalogues, and the files with settings: `python -m stack.export [--check]`.
 
-Contracts are a JSON Schema per topic, and an AsyncAPI document and an Open Data Contract per pipeline. Settings are
-written into docker-compose.yaml, deploy/kubernetes/settings.env and docs/settings.md.
+Contracts are a JSON Schema per topic, an AsyncAPI document and an Open Data Contract per pipeline, and the gateway's
+OpenAPI document with the default limits. Settings are written into docker-compose.yaml,
+deploy/kubernetes/settings.env and docs/settings.md.
 """
 
 import argparse
@@ -12,6 +13,7 @@ from pathlib import Path
 from include.contracts.asyncapi import asyncapi
 from include.contracts.data_contract import data_contract
 from include.runtime.command import as_command
+from include.runtime.settings import GatewayLimits
 from stack import settings_table
 from stack.layout import PROJECT_ROOT
 
@@ -20,12 +22,16 @@ CONTRACTS = Path("docs/contracts")
 
 def contract_files() -> dict[str, str]:
     """Return file name → content, of the folder CONTRACTS. Raises ContractMismatch for a wrong definition."""
-    from include.contracts.pipelines import PIPELINES, TOPICS  # reads the definitions
+    # these read the definitions
+    from include.contracts.pipelines import PIPELINES, TOPICS
+    from include.gateway.calls.openapi import document
+    from include.gateway.calls.routes import ROUTES
 
     documents = {f"{topic.name}.schema.json": topic.json_schema() for topic in TOPICS.values()}
     for definition in PIPELINES.values():
         documents[f"{definition.name}.asyncapi.json"] = asyncapi(definition)
         documents[f"{definition.name}.odcs.json"] = data_contract(definition)
+    documents["gateway.openapi.json"] = document(ROUTES, GatewayLimits())
     return {name: json.dumps(each, indent=2, ensure_ascii=False) + "\n" for name, each in documents.items()}
 
 

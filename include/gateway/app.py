@@ -5,7 +5,7 @@ import traceback
 
 from include.gateway.auth.tokens import NOBODY
 from include.gateway.calls.router import Call, Route, Router
-from include.gateway.calls.routes import routes
+from include.gateway.calls.routes import ROUTES
 from include.gateway.http.answer import UNEXPECTED, Answer, Fault, Headers, answer_of
 from include.gateway.http.request import Request
 from include.gateway.request_trace import begin, finish
@@ -28,7 +28,7 @@ class Gateway:
     def __init__(self, services: Services, logs_access: bool = False) -> None:
         self._services = services
         self._logs_access = logs_access
-        self.router = Router(routes(services))
+        self.router = Router(ROUTES)
 
     def admit(self, request: Request) -> Call:
         """See server.Application."""
@@ -81,7 +81,7 @@ class Gateway:
         if call.trace is not None and (ids := REQUEST.get()) is not None:
             ids.trace_id = call.trace.context.trace_id
         try:
-            return await call.route.answer(call, body)
+            return await call.route.handler(self._services, call, body)
         except Fault as refusal:
             self.refused(refusal.status)
             return answer_of(refusal)
@@ -93,7 +93,7 @@ class Gateway:
 def _call_of(answer: Answer) -> Call:
     """Return a call that has this answer."""
 
-    async def handle(call: Call, body: bytes) -> Answer:
+    async def handle(services: Services, call: Call, body: bytes) -> Answer:
         return answer
 
     return Call(Route("OPTIONS", "*", handle), "", NOBODY, None)

@@ -1,5 +1,6 @@
 """Counters and gauges of the gateway in Prometheus' format."""
 
+import time
 from collections.abc import Callable, Iterator
 
 from prometheus_client import ProcessCollector
@@ -17,6 +18,8 @@ from include.gateway.http.server import Server
 from include.gateway.idempotency import Idempotency
 from include.gateway.ports import Backlog
 from include.runtime.metrics_page import metrics_page
+
+_PAGE_S = 0.1  # a page, which costs as much as ten events, is reused for so long
 
 
 def age_s(backlog: Backlog, clock: Clock) -> float:
@@ -49,6 +52,8 @@ class GatewayMetrics(Collector):
         self._quotas = quotas
         self._clock = clock
         self._server: Server | None = None
+        self._page = b""
+        self._page_ends_at = 0.0
 
     def watch(self, server: Server) -> None:
         """Include the metrics of this server."""
@@ -57,6 +62,13 @@ class GatewayMetrics(Collector):
     def page(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
         return metrics_page("gateway", self, ProcessCollector(registry=None))
+
+    def recent_page(self) -> bytes:
+        """Return a page that may be 0.1 s old: GET /metrics needs no token, so its cost per second is bounded."""
+        now = time.monotonic()
+        if now >= self._page_ends_at:
+            self._page, self._page_ends_at = self.page(), now + _PAGE_S
+        return self._page
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client.registry.Collector."""

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from include.gateway.auth.quotas import Quotas
@@ -13,6 +14,7 @@ from include.gateway.cors import Origins
 from include.gateway.counters import Counters
 from include.gateway.drain import Drain
 from include.gateway.home_cluster import HomeCluster
+from include.gateway.http.answer import unavailable
 from include.gateway.idempotency import Idempotency
 from include.gateway.intake import Intake
 from include.gateway.metrics import GatewayMetrics
@@ -20,6 +22,65 @@ from include.gateway.ports import CallJournal, Failure, FallbackStore, Producer,
 from include.gateway.supervision import client_rule_for
 from include.runtime.settings import GatewayLimits, GatewaySettings
 from include.runtime.spans import Tracer
+
+_READINESS_S = 1.0  # a check of the store, which costs an fsync, is reused for so long: /readyz needs no token
+_CHECK_S = 2.0  # timeout of a check: a disk that hangs cannot store events
+_TURN_S = 10.0
+
+
+class StoreCheck:
+    """Tells if the fallback store can take an event. Concurrent callers share one check, which may be a second old."""
+
+    def __init__(self, store: FallbackStore) -> None:
+        self._store = store
+        self._latest: asyncio.Future[bool] | None = None
+        self._checked_at = 0.0
+
+    async def is_writable(self) -> bool:
+        """True if the store took a row and deleted it, within the timeout."""
+        now = asyncio.get_running_loop().time()
+        if self._latest is None or (self._latest.done() and now >= self._checked_at + _READINESS_S):
+            self._checked_at = now
+            self._latest = asyncio.ensure_future(self._store.check())
+        try:
+            async with asyncio.timeout(_CHECK_S):
+                return await asyncio.shield(self._latest)
+        except TimeoutError:
+            return False
+
+
+class RowLocks:
+    """Serializes the changes of each row, so that its records are sent in the order of its versions."""
+
+    def __init__(self, timeout_s: float = _TURN_S) -> None:
+        self._timeout_s = timeout_s
+        self._locks: dict[tuple[str, int], tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def of(self, table: str, row_id: int) -> AsyncIterator[None]:
+        """Hold the lock of a row. Raises Fault 503 if it is not free within the timeout."""
+        key = (table, row_id)
+        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
+        self._locks[key] = (lock, users + 1)
+        try:
+            await self._take(lock)
+            try:
+                yield
+            finally:
+                lock.release()
+        finally:
+            lock, users = self._locks[key]
+            if users == 1:
+                del self._locks[key]
+            else:
+                self._locks[key] = (lock, users - 1)
+
+    async def _take(self, lock: asyncio.Lock) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await lock.acquire()
+        except TimeoutError as exc:
+            raise unavailable("earlier changes of this row take too long") from exc
 
 
 @dataclass(frozen=True)
@@ -42,6 +103,8 @@ class Services:
     quotas: Quotas
     clock: BrokerClock
     limits: GatewayLimits
+    store_check: StoreCheck
+    row_locks: RowLocks = field(default_factory=RowLocks)
     tracer: Tracer | None = None
     topic_faults: list[str] = field(default_factory=list)
     ending: asyncio.Event = field(default_factory=asyncio.Event)
@@ -105,5 +168,6 @@ def build_services(
         quotas=quotas,
         clock=clock,
         limits=settings.limits,
+        store_check=StoreCheck(store),
         tracer=tracer,
     )

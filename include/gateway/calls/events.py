@@ -1,37 +1,90 @@
 """POST /topics/{topic}/events, the hot path: one event, or an array with one outcome per event."""
 
 import re
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from include.contracts.validation import suspicious
 from include.gateway.calls.router import Call
 from include.gateway.event_ids import keyed_event_ids, new_event_id, new_event_ids
-from include.gateway.http.answer import JSON, RETRY_AFTER, Answer, Fault, encode, fault, shown, unavailable
+from include.gateway.http.answer import (
+    JSON,
+    RETRY_AFTER,
+    Answer,
+    Details,
+    ErrorText,
+    Fault,
+    JsonBody,
+    details_of,
+    encode,
+    fault,
+    unavailable,
+)
 from include.gateway.http.limits import MAX_RECORD_BYTES
 from include.gateway.idempotency import Attempted, Outcomes, fingerprint
-from include.gateway.intake import Kept, NotKept, Outcome, Rejected
+from include.gateway.intake import Kept, NotKept, Outcome, Rejected, Where
 from include.gateway.payload import decode, require_json
 from include.gateway.services import Services
 
 _ARRAY = re.compile(rb"[ \t\r\n]*\[")
 
 
-class SingleAnswer(msgspec.Struct, rename="camel"):
-    """Body of a 201: the event's id, and where it is durable."""
+EventId = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        description="Identity of the event: all copies of it share the id, and no other event has it.",
+    ),
+]
+KeptIn = Annotated[Where, Meta(description="Where the event is durable.")]
 
-    event_id: str
-    kept_in: str
+
+class KeptEvent(JsonBody):
+    """The event is durable."""
+
+    event_id: EventId
+    kept_in: KeptIn
 
 
-class EventAnswer(msgspec.Struct, rename="camel", omit_defaults=True):
-    """The outcome of one event of an array."""
+class KeptResult(JsonBody):
+    """The event is durable, as in a 201."""
 
-    status: int
-    event_id: str | None = None
-    kept_in: str | None = None
-    error: str | None = None
-    details: list[dict[str, str]] | None = None
+    status: Literal[201]
+    event_id: EventId
+    kept_in: KeptIn
+
+
+class RefusedResult(JsonBody):
+    """The event breaks the contract, or Kafka refuses it."""
+
+    status: Annotated[int, Meta(extra_json_schema={"enum": [400, 413, 422]})]
+    error: ErrorText
+    details: Details
+
+
+class NotKeptResult(JsonBody):
+    """The event could not be made durable now. Send it again."""
+
+    status: Literal[503]
+    event_id: EventId
+    error: ErrorText
+    details: Details
+
+
+RESULTS = (KeptResult, RefusedResult, NotKeptResult)
+_REFS = [{"$ref": f"#/components/schemas/{each.__name__}"} for each in RESULTS]
+Result = Annotated[
+    Any,
+    Meta(description="The outcome of one event of an array, at the event's index.", extra_json_schema={"oneOf": _REFS}),
+]
+
+
+class Results(JsonBody):
+    """The outcomes of the events of an array, in its order."""
+
+    results: Annotated[list[Result], Meta(min_length=1)]
 
 
 def raise_unless_kept(outcome: Outcome) -> Kept:
@@ -68,7 +121,7 @@ async def _attempt(services: Services, call: Call, body: bytes, outcomes: Outcom
     plain = not suspicious(body)
     outcome = await services.intake.accept(call.topic, value, event_id, plain, call.key, call.trace)
     kept = raise_unless_kept(outcome)
-    return Attempted(Answer(201, encode(SingleAnswer(kept.event_id, kept.where))), is_final=True)
+    return Attempted(Answer(201, encode(KeptEvent(kept.event_id, kept.where))), is_final=True)
 
 
 async def _many(
@@ -84,14 +137,14 @@ async def _many(
         raise fault(413, "", f"more than {services.limits.max_events} events", "send fewer events at a time")
     key = call.key
     event_ids = _event_ids(call, body, len(values))
-    results: list[EventAnswer | msgspec.Raw] = [msgspec.Raw(outcomes.get(index, b"")) for index in range(len(values))]
+    results: list[Any] = [msgspec.Raw(outcomes.get(index, b"")) for index in range(len(values))]
     todo = [index for index in range(len(values)) if index not in outcomes]
     accepted = await services.intake.accept_all(
         call.topic, [values[index] for index in todo], [event_ids[index] for index in todo], plain, key, call.trace
     )
     statuses = {201} if outcomes else set()
     for index, outcome in zip(todo, accepted, strict=True):
-        result = results[index] = _answer(outcome)
+        result = results[index] = _result(outcome)
         statuses.add(result.status)
         if result.status != 201:
             services.counters.answered_with_fault[result.status] += 1
@@ -100,7 +153,7 @@ async def _many(
     is_partial = any(isinstance(outcome, NotKept) for outcome in accepted)
     status = statuses.pop() if len(statuses) == 1 else 207
     headers = (JSON, RETRY_AFTER) if is_partial else (JSON,)
-    whole = Answer(200 if status == 201 else status, encode({"results": results}), headers)
+    whole = Answer(200 if status == 201 else status, encode(Results(results)), headers)
     return Attempted(whole, is_final=not is_partial)
 
 
@@ -114,11 +167,11 @@ def _fingerprint(call: Call, body: bytes) -> bytes:
     return fingerprint("POST", call.path, body)
 
 
-def _answer(outcome: Outcome) -> EventAnswer:
+def _result(outcome: Outcome) -> KeptResult | RefusedResult | NotKeptResult:
     match outcome:
         case Kept(event_id, where):
-            return EventAnswer(201, event_id, where)
-        case Rejected(status, error, details):
-            return EventAnswer(status, error=error, details=shown(details))
+            return KeptResult(201, event_id, where)
+        case Rejected(status, error, problems):
+            return RefusedResult(status, error, details_of(problems))
         case NotKept(event_id, reason):
-            return EventAnswer(503, event_id, error=reason, details=shown(unavailable(reason).details))
+            return NotKeptResult(503, event_id, reason, details_of(unavailable(reason).details))

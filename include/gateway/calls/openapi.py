@@ -1,22 +1,24 @@
-"""The gateway's OpenAPI 3.1 document, generated from the contracts and the limits.
+"""The gateway's OpenAPI 3.1 document, made of the routes, the contracts and the limits."""
 
-`python -m include.gateway.calls.openapi` prints it, `--write` writes it to docs/contracts, `--check` exits 1 if the
-file there is out of date. A running gateway serves the document with its own limits at GET /openapi.json.
-"""
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-import argparse
-import json
-import sys
-from collections.abc import Mapping
-from pathlib import Path
+import msgspec
 
-from include.contracts.fields import FIRST_YEAR, LAST_YEAR
-from include.gateway.calls import openapi_schemas as schemas
-from include.gateway.calls.openapi_calls import FAULTS, JSON, OF_EVERY_CALL, Call, Fault, calls
-from include.gateway.calls.openapi_schemas import Json, ref
+from include.contracts.fields import FIRST_YEAR, LAST_YEAR, LONG_MAX, TEXT_PATTERN, Field, decimal_example
+from include.contracts.pipelines import BOARD, MEMBER, RAW_TOPICS, TOPICS
+from include.contracts.topics import Topic
+from include.contracts.validation import MAX_DEPTH
+from include.gateway.calls.events import RESULTS
+from include.gateway.calls.router import Route
+from include.gateway.calls.rows import given_fields
+from include.gateway.http.answer import Error
 from include.runtime.settings import GatewayLimits
 
-TARGET = Path(__file__).resolve().parents[3] / "docs" / "contracts" / "gateway.openapi.json"
+Json = dict[str, Any]
+
+_JSON = "application/json"
 
 _DESCRIPTION = f"""Accepts events for Kafka. A 2xx answer means that the event is durable: acknowledged by all in-sync
 replicas (`keptIn: kafka`), or written to the disk of the fallback store (`keptIn: fallback`), from which the gateway
@@ -62,20 +64,78 @@ _TOKENS = {
     ),
 }
 
+# status → name, description, and the headers besides X-Request-Id; the body is `Error`
+_FAULTS: Mapping[int, tuple[str, ...]] = {
+    400: ("Invalid", "The request, or each of its events, breaks the contract; each detail has a pointer."),
+    401: ("Unauthorized", "No token, or one that is unknown or not valid.", "WWW-Authenticate"),
+    403: ("Forbidden", "The token's scope does not include this call or topic.", "WWW-Authenticate"),
+    404: ("NotFound", "No such row or topic."),
+    408: ("TooSlow", "The request did not arrive in time.", "Connection"),
+    413: ("TooLarge", "More bytes or events than one call may have, or an event larger than the broker accepts."),
+    415: ("NotJson", "The body is not declared as plain JSON in UTF-8."),
+    422: ("Unprocessable", "The Idempotency-Key was used for another request, the body has a field that the server "
+          "generates, or the broker refuses the event."),
+    429: ("TooMany", "The client's quota of requests or bytes a second is used up.", "Retry-After"),
+    431: ("HeadTooLarge", "The request's head is larger than the gateway accepts.", "Connection"),
+    500: ("Failed", "The gateway failed; the event may or may not be kept."),
+    501: ("OtherCoding", "The body has a Transfer-Encoding other than chunked.", "Connection"),
+    503: ("Unavailable", "The event cannot be made durable now, or the gateway is at capacity. Send it again.",
+          "Retry-After"),
+    505: ("OtherVersion", "Neither HTTP/1.1 nor HTTP/1.0.", "Connection"),
+}  # fmt: skip
+# reading a request and its limits come before any call, so every call may be answered with these
+_OF_EVERY_CALL = {400, 408, 413, 431, 500, 501, 503, 505}
+_OF_AN_ARRAY = {400, 413, 422, 503}  # also the status of an array whose events all have it
 
-def document(limits: GatewayLimits) -> Json:
-    """Return the OpenAPI document of a gateway with these limits."""
+_REF = "#/components/schemas/{name}"
+_TEXT: Json = {"type": "string", "pattern": TEXT_PATTERN}
+_BEYOND: Json = {
+    "description": f"A field beyond the contract, passed through unchanged; at most {MAX_DEPTH} levels deep in all.",
+    "anyOf": [
+        {"type": ["null", "boolean", "number"]},
+        _TEXT,
+        {"type": "array", "items": {"$ref": "#/components/schemas/Beyond"}},
+        {"type": "object", "propertyNames": _TEXT, "additionalProperties": {"$ref": "#/components/schemas/Beyond"}},
+    ],
+}
+_PARAMETERS: Mapping[str, Json] = {
+    "id": {"type": "integer", "minimum": 1, "maximum": LONG_MAX},
+    "topic": {"enum": [*TOPICS]},
+}
+_EXAMPLES: Json = {
+    "nickname": "하늘",
+    "city": "서울",
+    "phone": "010-0000-0000",
+    "email": "sky@example.org",
+    "title": "제목",
+    "body": "본문",
+}
+_EXAMPLE_OF_TYPE: Json = {
+    "long": 7,
+    "timestamp": "2026-11-20T09:30:00.000Z",
+    "string": "text",
+    "boolean": True,
+    "date": "2026-11-20",
+}
+
+
+def document(routes: Sequence[Route], limits: GatewayLimits) -> Json:
+    """Return the OpenAPI document of a gateway with these routes and limits."""
+    routes = [route for route in routes if route.operation]
+    types = {each for route in routes for _, *types in (route.answers or {}).values() for each in types}
+    schemas, components = _schemas(types | {Error, *RESULTS})
+    components["Results"]["properties"]["results"]["maxItems"] = limits.max_events
     paths: dict[str, Json] = {}
-    for call in calls(limits):
-        paths.setdefault(call.path, {})[call.method] = _operation(call)
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, routes, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Event gateway", "version": "1", "description": _DESCRIPTION},
         "paths": paths,
         "components": {
-            "schemas": schemas.components(limits),
-            "responses": {fault.name: _fault(fault, ref("Error")) for fault in FAULTS},
-            "headers": dict(_HEADERS),
+            "schemas": {**_values(limits), "Beyond": _BEYOND, **components},
+            "responses": {_FAULTS[status][0]: _fault(status, _ref("Error")) for status in _FAULTS},
+            "headers": _HEADERS,
             "parameters": {"IdempotencyKey": _IDEMPOTENCY_KEY},
             "securitySchemes": {
                 name: {"type": "http", "scheme": "bearer", "description": text} for name, text in _TOKENS.values()
@@ -84,80 +144,113 @@ def document(limits: GatewayLimits) -> Json:
     }
 
 
-def _operation(call: Call) -> Json:
-    operation: Json = {"operationId": call.name, "summary": call.summary}
-    statuses = {*call.faults, *OF_EVERY_CALL}
-    parameters: list[Json] = list(call.parameters)
-    if call.is_idempotent:
-        parameters.append({"$ref": "#/components/parameters/IdempotencyKey"})
-    if parameters:
-        operation["parameters"] = parameters
-    if call.access:
-        operation["security"] = [{_TOKENS[call.access][0]: []}]
-        statuses |= {401, 403, *([429] if call.access == "data" else [])}
-    if call.body is not None:
-        content: Json = {"schema": call.body}
-        if call.examples:
-            content["examples"] = {name: {"value": value} for name, value in call.examples.items()}
-        operation["requestBody"] = {"required": True, "content": {JSON: content}}
-    responses = {fault.status: _of_call(fault, 200 in call.answers and 201 in call.answers) for fault in FAULTS}
-    responses = {status: response for status, response in responses.items() if status in statuses}
-    for status, (description, schema) in call.answers.items():
-        media_type = call.media_type if status < 400 else JSON
+def title(topic: Topic) -> str:
+    """Return the name of a topic's schema: board-detail → BoardDetail."""
+    return "".join(part.capitalize() for part in topic.name.split("-"))
+
+
+def example(fields: Iterable[Field]) -> Json:
+    """Return a value that satisfies the contract."""
+    return {field.name: _EXAMPLES.get(field.name, _example_of_type(field)) for field in fields}
+
+
+def _example_of_type(field: Field) -> Any:
+    if field.type == "decimal":
+        return decimal_example(field.precision, field.scale)
+    return _EXAMPLE_OF_TYPE[field.type][: field.max_length] if field.type == "string" else _EXAMPLE_OF_TYPE[field.type]
+
+
+def _ref(name: str) -> Json:
+    return {"$ref": _REF.format(name=name)}
+
+
+def _schemas(types: Iterable[Any]) -> tuple[Mapping[Any, Json], Json]:
+    """Return the schema of each type of a body, and the components that these refer to."""
+    ordered = sorted(types, key=str)
+    schemas, components = msgspec.json.schema_components(ordered, ref_template=_REF)
+    return dict(zip(ordered, schemas, strict=True)), components
+
+
+def _values(limits: GatewayLimits) -> Json:
+    """Return the schemas of the bodies that clients send: events, arrays of them, and fields of rows."""
+    found: Json = {}
+    for topic in RAW_TOPICS.values():
+        found[title(topic)] = topic.json_schema() | {"propertyNames": _TEXT, "additionalProperties": _ref("Beyond")}
+        del found[title(topic)]["$schema"]
+        found[title(topic) + "Array"] = {
+            "type": "array",
+            "items": _ref(title(topic)),
+            "minItems": 1,
+            "maxItems": limits.max_events,
+            "description": f"At most {limits.max_body_bytes} bytes in all.",
+        }
+    for topic in (MEMBER, BOARD):
+        given = given_fields(topic)
+        found[title(topic) + "Fields"] = {
+            "type": "object",
+            "properties": {field.name: field.json_schema() for field in given},
+            "required": [field.name for field in given if not field.nullable],
+            "additionalProperties": False,
+        }
+    return found
+
+
+def _operation(route: Route, routes: Sequence[Route], schemas: Mapping[Any, Json]) -> Json:
+    operation: Json = {"operationId": route.operation, "summary": route.summary, "parameters": []}
+    faults, names = set(_OF_EVERY_CALL), re.findall(r"\{(\w+)\}", route.path)
+    for name in names:
+        faults.add(404)
+        schema = _PARAMETERS[name]
+        operation["parameters"].append({"name": name, "in": "path", "required": True, "schema": schema})
+    if route.topic is not None:
+        faults.add(422)
+        operation["parameters"].append({"$ref": "#/components/parameters/IdempotencyKey"})
+    if route.access is not None:
+        faults |= {401, 403} | ({429} if route.access == "data" else set())
+        operation["security"] = [{_TOKENS[route.access][0]: []}]
+    if route.body is not None:
+        faults.add(415)
+        operation["requestBody"] = {"required": True, "content": {_JSON: _body(route)}}
+    takes_arrays = route.body == "events"
+    responses = {status: _fault_of(status, takes_arrays) for status in faults}
+    for status, (description, *types) in (route.answers or {}).items():
+        found = [schemas[each] for each in types]
         responses[status] = {
             "description": description,
             "headers": _headers(),
-            "content": {media_type: {"schema": schema}},
+            "content": {route.media_type: {"schema": found[0] if len(found) == 1 else {"anyOf": found}}},
         }
-        if call.links:
-            responses[status]["links"] = dict(call.links)
+        links = [each.operation for each in routes if each.path == route.path + "/{id}"]
+        if links:
+            parameters = {"id": "$response.body#/id"}
+            responses[status]["links"] = {name: {"operationId": name, "parameters": parameters} for name in links}
+    if not operation["parameters"]:
+        del operation["parameters"]
     operation["responses"] = {str(status): responses[status] for status in sorted(responses)}
     return operation
 
 
-def _of_call(fault: Fault, takes_arrays: bool) -> Json:
-    if takes_arrays and fault.status in (400, 413, 422, 503):  # also of an array whose events all have this status
-        return _fault(fault, {"anyOf": [ref("Error"), ref("Results")]})
-    return {"$ref": f"#/components/responses/{fault.name}"}
+def _body(route: Route) -> Json:
+    assert route.topic is not None
+    name = title(route.topic)
+    if route.body == "fields":
+        fields = example(given_fields(route.topic))
+        return {"schema": _ref(name + "Fields"), "examples": {"fields": {"value": fields}}}
+    event = example(route.topic.fields)
+    examples = {"one": {"value": event}, "array": {"value": [event, event]}}
+    return {"schema": {"oneOf": [_ref(name), _ref(name + "Array")]}, "examples": examples}
 
 
-def _fault(fault: Fault, schema: Json) -> Json:
-    response: Json = {"description": fault.description, "content": {JSON: {"schema": schema}}}
-    response["headers"] = _headers(*fault.headers)
-    return response
+def _fault_of(status: int, takes_arrays: bool) -> Json:
+    if takes_arrays and status in _OF_AN_ARRAY:
+        return _fault(status, {"anyOf": [_ref("Error"), _ref("Results")]})
+    return {"$ref": f"#/components/responses/{_FAULTS[status][0]}"}
+
+
+def _fault(status: int, schema: Json) -> Json:
+    _, description, *headers = _FAULTS[status]
+    return {"description": description, "content": {_JSON: {"schema": schema}}, "headers": _headers(*headers)}
 
 
 def _headers(*names: str) -> Json:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in (*names, "X-Request-Id")}
-
-
-def text() -> str:
-    """Return the content of the file in docs/contracts: the document of a gateway with the default limits."""
-    return json.dumps(document(GatewayLimits()), indent=2, ensure_ascii=False) + "\n"
-
-
-def is_drifted(target: Path) -> bool:
-    """True if the file is missing or differs from the generated document."""
-    return not target.exists() or target.read_text(encoding="utf-8") != text()
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Print the document, write it, or check the written one."""
-    parser = argparse.ArgumentParser(description="The gateway's OpenAPI document.")
-    action = parser.add_mutually_exclusive_group()
-    action.add_argument("--write", action="store_true", help=f"write it to {TARGET.name} in docs/contracts")
-    action.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file is out of date")
-    chosen = parser.parse_args(arguments)
-    if chosen.check:
-        if is_drifted(TARGET):
-            print(f"out of date: {TARGET.name}; run: python -m include.gateway.calls.openapi --write", file=sys.stderr)
-            return 1
-    elif chosen.write:
-        TARGET.write_text(text(), encoding="utf-8")
-    else:
-        print(text(), end="")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,9 +2,10 @@
 
 import re
 import urllib.parse
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Literal
 
 import httptools
 
@@ -13,6 +14,7 @@ from include.gateway.auth.tokens import NOBODY, Access, Tokens
 from include.gateway.http.answer import Answer, fault
 from include.gateway.http.request import Head, idempotency_key, require_json
 from include.gateway.request_trace import RequestTrace
+from include.gateway.services import Services
 
 
 @dataclass(slots=True)  # not frozen: that would cost each request half a microsecond
@@ -33,7 +35,7 @@ class Call:
     @property
     def takes_body(self) -> bool:
         """True if the body is read and passed on."""
-        return self.route.takes_body
+        return self.route.topic is not None
 
     @property
     def is_vital(self) -> bool:
@@ -52,23 +54,32 @@ class Call:
         return self.route.topic
 
 
+Handler = Callable[[Services, Call, bytes], Awaitable[Answer]]
+
+
 @dataclass(frozen=True, eq=False)
 class Route:
-    """One method of one path, and the requirements on its requests. `path` may have one `{parameter}`.
+    """One method of one path, the requirements on its requests, and their documentation. `path` may have a {parameter}.
 
-    With `access` None no token is required. `answer` receives the call and its body, and may raise Fault. The body is
-    dropped unless `takes_body`. Calls of a vital route are answered even if all connections are in use.
+    The handler receives the call and its body, and may raise Fault. With `access` None no token is required. Calls of a
+    route with a topic make records of it: their body is read, and their Idempotency-Key. `body` is the JSON that they
+    must have. Calls of a vital route are answered even if all connections are in use.
+
+    The OpenAPI document has the route's `operation` (its id), its summary and its `answers`: for each status of success
+    a description and the types that its body may have. It has no route without an operation.
     """
 
     method: str
     path: str
-    answer: Callable[[Call, bytes], Awaitable[Answer]]
+    handler: Handler
+    operation: str = ""
+    summary: str = ""
+    answers: Mapping[int, tuple[Any, ...]] | None = None
     access: Access | None = None
     topic: Topic | None = None
-    takes_body: bool = False
-    takes_json: bool = False
-    takes_key: bool = False
+    body: Literal["events", "fields"] | None = None
     is_vital: bool = False
+    media_type: str = "application/json"
 
     @cached_property
     def name(self) -> str:
@@ -80,9 +91,9 @@ class Route:
         sender, topic = NOBODY, self.topic
         if self.access is not None:
             sender = tokens.require(head.authorization, self.access, None if topic is None else topic.name)
-        if self.takes_json:
+        if self.body is not None:
             require_json(head)
-        return Call(self, parameter, sender, idempotency_key(head) if self.takes_key else None)
+        return Call(self, parameter, sender, None if topic is None else idempotency_key(head))
 
 
 _PARAMETER = re.compile(r"\{\w+\}")

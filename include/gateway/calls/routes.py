@@ -1,136 +1,76 @@
-"""The gateway's routes, and its operational calls: health, metrics, fallback store, schemas."""
+"""The gateway's routes: the table by which it answers requests, and from which its OpenAPI document is made."""
 
-import asyncio
-from functools import cached_property, partial
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
 
-from include.contracts.pipelines import BOARD, MEMBER, RAW_TOPICS, TOPICS
-from include.gateway.calls import events
-from include.gateway.calls.openapi import document
+from include.contracts.pipelines import BOARD, MEMBER, RAW_TOPICS
+from include.contracts.topics import Topic
+from include.gateway.calls import events, operations, rows
+from include.gateway.calls.events import KeptEvent, Results
+from include.gateway.calls.openapi import document, title
+from include.gateway.calls.operations import Fallback, Health, Readiness, TopicSchema
 from include.gateway.calls.router import Call, Route
-from include.gateway.calls.rows import Rows
-from include.gateway.http.answer import Answer, encode, fault, json_answer
-from include.gateway.metrics import age_s
+from include.gateway.calls.rows import Row
+from include.gateway.http.answer import Answer, Error, encode
 from include.gateway.services import Services
-
-# /readyz and /metrics need no token, so their cost per second must be bounded
-_READINESS_S = 1.0  # a check of the store, which costs an fsync, is reused for so long
-_CHECK_S = 2.0  # timeout of a check: a disk that hangs cannot store events
-_METRICS_S = 0.1  # a page of metrics, which costs as much as ten events, is reused for so long
+from include.runtime.settings import GatewayLimits
 
 
-def routes(services: Services) -> list[Route]:
-    """Return all routes of the gateway."""
-    operations = Operations(services)
-    answer = partial(events.answer, services)
-    found = [
-        Route("GET", "/healthz", operations.health, is_vital=True),
-        Route("GET", "/readyz", operations.readiness, is_vital=True),
-        Route("GET", "/metrics", operations.metrics, is_vital=True),
-        Route("GET", "/fallback", operations.fallback, "admin"),
-        Route("POST", "/fallback/replay", operations.replay, "admin"),
-        Route("GET", "/schemas/{topic}", operations.schema, "data"),
-        Route("GET", "/openapi.json", operations.openapi),
-        Route("POST", "/topics/{topic}/events", operations.no_such_topic, "data"),
-    ]
-    for topic in RAW_TOPICS.values():
-        path = f"/topics/{topic.name}/events"
-        found.append(Route("POST", path, answer, "data", topic, takes_body=True, takes_json=True, takes_key=True))
-    for path, topic in (("/members", MEMBER), ("/boards", BOARD)):
-        rows = Rows(services, topic)
-        one = path + "/{id}"
-        found += [
-            Route("POST", path, rows.create, "data", topic, takes_body=True, takes_json=True, takes_key=True),
-            Route("PUT", one, rows.update, "data", topic, takes_body=True, takes_json=True, takes_key=True),
-            Route("DELETE", one, rows.delete, "data", topic, takes_body=True, takes_key=True),
-        ]
-    return found
+async def openapi(services: Services, call: Call, body: bytes) -> Answer:
+    """200 with the OpenAPI document of this gateway, with its limits."""
+    return Answer(200, _document(services.limits))
 
 
-class Operations:
-    """The operational calls: health, metrics, fallback store and schemas."""
+@lru_cache
+def _document(limits: GatewayLimits) -> bytes:
+    return encode(document(ROUTES, limits))
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._check: asyncio.Future[bool] | None = None
-        self._checked_at = 0.0
-        self._page = b""
-        self._page_ends_at = 0.0
 
-    async def health(self, call: Call, body: bytes) -> Answer:
-        """200 while the process answers."""
-        return json_answer({"status": "alive"})
+def _events(topic: Topic) -> Route:
+    # a path for each topic: with {topic} the document could not tie a body's schema to its topic
+    return Route(
+        "POST", f"/topics/{topic.name}/events", events.answer,
+        f"post_{title(topic)}_events", f"Produce one event, or an array of events, to the topic {topic.name}",
+        {
+            200: ("All events of an array are kept.", Results),
+            201: ("The event is kept.", KeptEvent),
+            207: ("The events of an array had different outcomes; each has its own status.", Results),
+        },
+        access="data", topic=topic, body="events",
+    )  # fmt: skip
 
-    async def readiness(self, call: Call, body: bytes) -> Answer:
-        """200 while Kafka or the fallback store can make an event durable and the gateway is not ending, else 503."""
-        kafka = not self._services.circuit.is_open
-        store = await self._is_store_writable()
-        ready = {"kafka": kafka, "fallback": store, "degraded": self._services.degraded(store)}
-        is_ready = (kafka or store) and not self._services.ending.is_set()
-        return json_answer(ready, 200 if is_ready else 503)
 
-    async def metrics(self, call: Call, body: bytes) -> Answer:
-        """200 with the metrics in Prometheus' text format. A page may be 0.1 s old."""
-        now = asyncio.get_running_loop().time()
-        if now >= self._page_ends_at:
-            self._page, self._page_ends_at = self._services.metrics.page(), now + _METRICS_S
-        media_type = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
-        return Answer(200, self._page, (media_type,))
+def _rows(path: str, topic: Topic) -> Iterable[Route]:
+    name, one = topic.name, path + "/{id}"
+    saved, deleted = ("Saved, and its event is kept.", Row), ("Deleted, and its tombstone is kept.", Row)
+    common: dict[str, Any] = {"access": "data", "topic": topic}
+    yield Route("POST", path, rows.create, f"make_{title(topic)}", f"Save a new {name}, then produce it",
+                {201: saved}, body="fields", **common)  # fmt: skip
+    yield Route("PUT", one, rows.update, f"change_{title(topic)}", f"Replace the fields of a {name}, then produce it",
+                {200: saved}, body="fields", **common)  # fmt: skip
+    yield Route("DELETE", one, rows.delete, f"delete_{title(topic)}", f"Delete a {name}, then produce its tombstone",
+                {200: deleted}, **common)  # fmt: skip
 
-    async def fallback(self, call: Call, body: bytes) -> Answer:
-        """200 with the state of the fallback store and of its replay."""
-        return json_answer(self._backlog())
 
-    async def replay(self, call: Call, body: bytes) -> Answer:
-        """202. A drain starts now if a broker can be reached; GET /fallback shows its progress."""
-        self._services.drain.wake()
-        return json_answer(self._backlog(), 202)
-
-    async def schema(self, call: Call, body: bytes) -> Answer:
-        """200 with the JSON Schema of a topic's value. Raises Fault 404."""
-        topic = TOPICS.get(call.parameter)
-        if topic is None:
-            raise fault(404, "", "no such topic", f"use one of: {', '.join(TOPICS)}")
-        return Answer(200, encode(topic.json_schema()), ((b"content-type", b"application/schema+json"),))
-
-    async def openapi(self, call: Call, body: bytes) -> Answer:
-        """200 with the OpenAPI document of this gateway, with its limits."""
-        return Answer(200, self._document)
-
-    async def no_such_topic(self, call: Call, body: bytes) -> Answer:
-        """Raise Fault 404. Existing topics have routes of their own."""
-        raise fault(404, "", "no such topic", f"use one of: {', '.join(RAW_TOPICS)}")
-
-    @cached_property
-    def _document(self) -> bytes:
-        return encode(document(self._services.limits))
-
-    async def _is_store_writable(self) -> bool:
-        """True if the store can take an event. Concurrent callers share one check, which may be a second old."""
-        now = asyncio.get_running_loop().time()
-        if self._check is None or (self._check.done() and now >= self._checked_at + _READINESS_S):
-            self._checked_at = now
-            self._check = asyncio.ensure_future(self._services.store.check())
-        try:
-            async with asyncio.timeout(_CHECK_S):
-                return await asyncio.shield(self._check)
-        except TimeoutError:
-            return False
-
-    def _backlog(self) -> dict[str, object]:
-        services, backlog = self._services, self._services.store.backlog()
-        return {
-            "storeId": services.store.store_id,
-            "backlog": backlog.waiting,
-            "oldestAgeS": round(age_s(backlog, services.clock), 3),
-            "ambiguous": backlog.ambiguous,
-            "refused": backlog.refused,
-            "lost": backlog.lost,
-            "clockAheadS": services.clock.ahead_s,
-            "degraded": services.degraded(),
-            "bytes": backlog.bytes,
-            "maxBytes": backlog.max_bytes,
-            "circuit": str(services.circuit.state),
-            "partitionsOut": [f"{topic}/{partition}" for topic, partition in services.circuit.partitions_out],
-            "replayed": services.counters.replayed,
-            "setAside": services.counters.set_aside,
-        }
+ROUTES = (
+    *map(_events, RAW_TOPICS.values()),
+    *_rows("/members", MEMBER),
+    *_rows("/boards", BOARD),
+    Route("GET", "/healthz", operations.health, "healthz", "Is the process alive?",
+          {200: ("Yes.", Health)}, is_vital=True),
+    Route("GET", "/readyz", operations.readiness, "readyz", "Can the gateway make an event durable?",
+          {200: ("Yes: Kafka or the fallback store would.", Readiness),
+           503: ("No, or the gateway is at capacity.", Readiness, Error)}, is_vital=True),
+    Route("GET", "/metrics", operations.metrics, "metrics", "Counters and gauges in Prometheus' text format",
+          {200: ("The metrics.", str)}, is_vital=True, media_type="text/plain"),
+    Route("GET", "/fallback", operations.fallback, "fallback", "State of the fallback store and of its replay",
+          {200: ("The backlog.", Fallback)}, "admin"),
+    Route("POST", "/fallback/replay", operations.replay, "replay",
+          "Drain the fallback store now; watch it with GET /fallback",
+          {202: ("The drain starts as soon as a broker can be reached.", Fallback)}, "admin"),
+    Route("GET", "/schemas/{topic}", operations.schema, "schema", "The JSON Schema of a topic's value",
+          {200: ("The schema.", TopicSchema)}, "data", media_type="application/schema+json"),
+    Route("GET", "/openapi.json", openapi, "openapi", "This document", {200: ("The document.", dict)}),
+    Route("POST", "/topics/{topic}/events", operations.no_such_topic, access="data"),
+)  # fmt: skip

@@ -2,16 +2,58 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Protocol
 
 import msgspec
-
-from include.contracts.validation import Violation, pointer_part
+from msgspec import Meta
 
 JSON = (b"content-type", b"application/json")
 RETRY_AFTER = (b"retry-after", b"2")
 
 Headers = tuple[tuple[bytes, bytes], ...]
-Details = Sequence[Violation]
+
+
+class JsonBody(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """A body in JSON. Its schema comes from its annotations."""
+
+
+class Problem(Protocol):
+    """Part of an error: where in the body, what is wrong, and how to correct it."""
+
+    @property
+    def pointer(self) -> str:
+        """A JSON pointer; empty for the whole."""
+        ...
+
+    @property
+    def problem(self) -> str:
+        """The error."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """The way to correct it."""
+        ...
+
+
+class Detail(JsonBody):
+    """One problem."""
+
+    pointer: Annotated[str, Meta(description="Empty for the whole.", extra_json_schema={"format": "json-pointer"})]
+    problem: Annotated[str, Meta(min_length=1, description="What is wrong.")]
+    remedy: Annotated[str, Meta(min_length=1, description="How to correct it.")]
+
+
+ErrorText = Annotated[str, Meta(min_length=1)]
+Details = Annotated[list[Detail], Meta(min_length=1)]
+
+
+class Error(JsonBody):
+    """The request failed, for these reasons."""
+
+    error: ErrorText
+    details: Details
+
 
 encode = msgspec.json.Encoder().encode
 
@@ -25,15 +67,10 @@ class Answer:
     headers: Headers = (JSON,)
 
 
-def json_answer(content: object, status: int = 200) -> Answer:
-    """Return `content` as a JSON answer."""
-    return Answer(status, encode(content))
-
-
 class Fault(Exception):
     """An error answer, raised to abort the handling of a request."""
 
-    def __init__(self, status: int, error: str, details: Details = (), headers: Headers = ()) -> None:
+    def __init__(self, status: int, error: str, details: Sequence[Problem] = (), headers: Headers = ()) -> None:
         super().__init__(error)
         self.status = status
         self.error = error
@@ -43,7 +80,7 @@ class Fault(Exception):
 
 def fault(status: int, pointer: str, problem: str, remedy: str, headers: Headers = ()) -> Fault:
     """Return a fault with one detail; `problem` is both the error and the detail's problem."""
-    return Fault(status, problem, (Violation(pointer, problem, remedy),), headers)
+    return Fault(status, problem, (Detail(pointer, problem, remedy),), headers)
 
 
 UNEXPECTED = fault(500, "", "the gateway failed", "retry; if the error persists, contact the gateway's operator")
@@ -56,15 +93,10 @@ def unavailable(reason: str) -> Fault:
 
 def answer_of(refusal: Fault) -> Answer:
     """Return a fault as an answer."""
-    body = encode({"error": refusal.error, "details": shown(refusal.details)})
+    body = encode(Error(refusal.error, details_of(refusal.details)))
     return Answer(refusal.status, body, (JSON, *refusal.headers))
 
 
-def pointer(name: str) -> str:
-    """Return the JSON pointer of a top-level field. A long name is truncated, so that answers never echo a payload."""
-    return "/" + pointer_part(name)
-
-
-def shown(details: Details) -> list[dict[str, str]]:
-    """Return the details as they appear in a body."""
-    return [{"pointer": one.pointer, "problem": one.problem, "remedy": one.remedy} for one in details]
+def details_of(problems: Sequence[Problem]) -> list[Detail]:
+    """Return problems as they appear in a body."""
+    return [Detail(one.pointer, one.problem, one.remedy) for one in problems]

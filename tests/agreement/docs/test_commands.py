@@ -49,7 +49,7 @@ for file in NAMED_IN:
     for words in pipeline_commands(file.read_text(encoding="utf-8")):
         NAMED.setdefault(words, set()).add(str(file.relative_to(ROOT)))
 # modules that are no commands of an operator
-INTERNAL = {"include.airflow_support.init", "include.gateway.calls.openapi", "spark_jobs.class_archive"}
+INTERNAL = {"include.airflow_support.init", "spark_jobs.class_archive"}
 MODULE = re.compile(r"python[0-9.]* -m ((?:include|spark_jobs)\b[\w.]*)")
 
 

@@ -9,44 +9,37 @@ import pytest
 
 from include.contracts.pipelines import RAW_TOPICS, TOPICS
 from include.contracts.validation import violations
-from include.gateway.calls import openapi
-from include.gateway.calls.routes import routes
+from include.gateway.calls.openapi import document
+from include.gateway.calls.routes import ROUTES
 from include.gateway.supervision import TABLE
 from include.runtime.settings import GatewayLimits
 from tests.fakes.harness import FakeGateway
 from tests.support.openapi import operations, resolved
 
-DOCUMENT = openapi.document(GatewayLimits())
+DOCUMENT = json.loads(json.dumps(document(ROUTES, GatewayLimits())))
 
 
 def test_limits_are_the_gateways():
-    document = openapi.document(GatewayLimits(max_events=17))
-    schemas = document["components"]["schemas"]
+    schemas = document(ROUTES, GatewayLimits(max_events=17))["components"]["schemas"]
     assert schemas["BoardArray"]["maxItems"] == schemas["Results"]["properties"]["results"]["maxItems"] == 17
 
 
 def test_every_call_of_the_application_is_documented_and_no_other():
-    async def scenario():
-        return routes(FakeGateway().start().services)
-
-    answered = {(route.method, route.path) for route in asyncio.run(scenario())}
+    answered = {(route.method, route.path) for route in ROUTES}
     assert set(operations(DOCUMENT)) == answered - {("POST", "/topics/{topic}/events")}  # always 404
 
 
 def test_token_body_and_key_are_asked_for_as_documented():
-    async def scenario():
-        return routes(FakeGateway().start().services)
-
     documented = operations(DOCUMENT)
-    for route in asyncio.run(scenario()):
+    for route in ROUTES:
         if route.path == "/topics/{topic}/events":
             continue
         operation = documented[route.method, route.path]
         token = f"{route.access}Token" if route.access else None
         assert [name for one in operation.get("security", []) for name in one] == ([token] if token else [])
-        assert ("requestBody" in operation) == route.takes_json
+        assert ("requestBody" in operation) == (route.body is not None)
         keys = [one for one in operation.get("parameters", []) if one.get("$ref", "").endswith("/IdempotencyKey")]
-        assert bool(keys) == route.takes_key
+        assert bool(keys) == (route.topic is not None)
 
 
 @pytest.mark.parametrize("topic", RAW_TOPICS.values(), ids=lambda topic: topic.name)
@@ -103,20 +96,3 @@ def test_operation_ids_are_unique_and_links_name_them():
     assert len(ids) == len(set(ids))
     assert linked
     assert set(linked) <= set(ids)
-
-
-def test_written_document_is_up_to_date():
-    assert not openapi.is_drifted(openapi.TARGET)
-
-
-def test_command_writes_the_document_and_notices_a_stale_one(tmp_path, monkeypatch, capsys):
-    target = tmp_path / "document.json"
-    monkeypatch.setattr(openapi, "TARGET", target)
-    assert openapi.main(["--check"]) == 1
-    target.write_text("{}", encoding="utf-8")
-    assert openapi.main(["--check"]) == 1
-    assert "--write" in capsys.readouterr().err
-    assert openapi.main(["--write"]) == 0
-    assert openapi.main(["--check"]) == 0
-    assert openapi.main([]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(target.read_text(encoding="utf-8")) == DOCUMENT

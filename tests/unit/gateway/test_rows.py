@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from include.gateway.calls.rows import RowLocks
 from include.gateway.http.answer import Fault
 from include.gateway.ports import Failure
+from include.gateway.services import RowLocks
 from tests.fakes.events import keys_of
 from tests.fakes.harness import SETTINGS, FakeGateway, over_http
 
