@@ -1,8 +1,8 @@
-"""Writes the contracts for clients and catalogues, and the files with settings: `python -m stack.export [--check]`.
+"""Writes the contracts for clients and catalogues, settings and metrics: `python -m stack.export [--check]`.
 
 Contracts are a JSON Schema per topic, an AsyncAPI document and an Open Data Contract per pipeline, and the gateway's
 OpenAPI document with the default limits. Settings are written into docker-compose.yaml,
-deploy/kubernetes/settings.env and docs/settings.md.
+deploy/kubernetes/settings.env and docs/settings.md, and metrics into docs/metrics.md.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from include.contracts.asyncapi import asyncapi
 from include.contracts.data_contract import data_contract
 from include.runtime.command import as_command
 from include.runtime.settings import GatewayLimits
-from stack import settings_table
+from stack import metrics_table, settings_table
 from stack.layout import PROJECT_ROOT
 
 CONTRACTS = Path("docs/contracts")
@@ -46,6 +46,7 @@ def written_files() -> dict[Path, str]:
         compose: settings_table.with_settings(of_compose, settings_table.of_compose),
         kubernetes: settings_table.with_settings(of_kubernetes, settings_table.of_kubernetes),
         docs: settings_table.page(of_docs, of_compose),
+        Path("docs/metrics.md"): metrics_table.page(),
     }
 
 
@@ -61,7 +62,7 @@ def drifted(root: Path = PROJECT_ROOT) -> list[str]:
 @as_command
 def main() -> int:
     """Write the files. With --check, write nothing and return 1 if a file is out of date."""
-    parser = argparse.ArgumentParser(description="Write the contracts, and the files with settings.")
+    parser = argparse.ArgumentParser(description="Write the contracts, and the tables of settings and metrics.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is out of date")
     if parser.parse_args().check:
         stale = drifted()

@@ -7,10 +7,10 @@ from bisect import bisect_left
 from collections import Counter as Tally
 from itertools import accumulate
 
-from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
 from include.gateway.auth.token_file import series_of
+from include.runtime.metrics import Histogram
 
 # upper bounds in seconds
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, float("inf"))
@@ -35,17 +35,13 @@ class Latencies:
         counts[bisect_left(BOUNDS, seconds)] += 1
         total[0] += seconds
 
-    def metric(self) -> HistogramMetricFamily:
-        """Return the histograms as one metric."""
-        family = HistogramMetricFamily(
-            "gateway_request_duration_seconds",
-            "Time from the first byte of a request to its answer, by call and client.",
-            labels=("call", "client"),
-        )
-        for (call, client), (counts, total) in list(self._of.items()):
-            bounds = map(floatToGoString, BOUNDS)
-            family.add_metric((call, client), list(zip(bounds, accumulate(counts), strict=True)), total[0])
-        return family
+    def histograms(self) -> dict[tuple[str, str], Histogram]:
+        """Return the histograms by call and client."""
+        bounds = [*map(floatToGoString, BOUNDS)]
+        return {
+            key: Histogram(list(zip(bounds, accumulate(counts), strict=True)), total[0])
+            for key, (counts, total) in self._of.items()
+        }
 
 
 class Counters:

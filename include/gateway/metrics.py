@@ -1,11 +1,7 @@
 """Counters and gauges of the gateway in Prometheus' format."""
 
 import time
-from collections.abc import Callable, Iterator
-
-from prometheus_client import ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from collections.abc import Callable, Sequence
 
 from include.contracts.clock import Clock
 from include.gateway.auth.quotas import Quotas
@@ -17,7 +13,7 @@ from include.gateway.home_cluster import HomeCluster
 from include.gateway.http.server import Server
 from include.gateway.idempotency import Idempotency
 from include.gateway.ports import Backlog
-from include.runtime.metrics_page import metrics_page
+from include.runtime.metrics import Metric, Samples, counter, gauge, metrics_page
 
 _PAGE_S = 0.1  # a page, which costs as much as ten events, is reused for so long
 
@@ -29,8 +25,8 @@ def age_s(backlog: Backlog, clock: Clock) -> float:
     return max(0.0, clock.now().timestamp() - backlog.oldest_kept_at_ms / 1000)
 
 
-class GatewayMetrics(Collector):
-    """Collects the counters and the state of server, store and circuit at each scrape."""
+class GatewayMetrics:
+    """The counters and the state of server, store and circuit, of which a page of metrics is made."""
 
     def __init__(
         self,
@@ -43,25 +39,25 @@ class GatewayMetrics(Collector):
         quotas: Quotas,
         clock: BrokerClock,
     ) -> None:
-        self._counters = counters
-        self._backlog = backlog
-        self._circuit = circuit
-        self._idempotency = idempotency
-        self._drain = drain
-        self._home = home
-        self._quotas = quotas
-        self._clock = clock
-        self._server: Server | None = None
+        self.counters = counters
+        self.backlog = backlog
+        self.circuit = circuit
+        self.idempotency = idempotency
+        self.drain = drain
+        self.home = home
+        self.quotas = quotas
+        self.clock = clock
+        self.server: Server | None = None
         self._page = b""
         self._page_ends_at = 0.0
 
     def watch(self, server: Server) -> None:
         """Include the metrics of this server."""
-        self._server = server
+        self.server = server
 
     def page(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
-        return metrics_page("gateway", self, ProcessCollector(registry=None))
+        return metrics_page("gateway", METRICS, self, with_process=True)
 
     def recent_page(self) -> bytes:
         """Return a page that may be 0.1 s old: GET /metrics needs no token, so its cost per second is bounded."""
@@ -70,82 +66,76 @@ class GatewayMetrics(Collector):
             self._page, self._page_ends_at = self.page(), now + _PAGE_S
         return self._page
 
-    def collect(self) -> Iterator[Metric]:
-        """See prometheus_client.registry.Collector."""
-        kept = CounterMetricFamily(
-            "gateway_events_kept", "Events accepted, by where they are kept.", labels=("topic", "where")
-        )
-        for (topic, where), count in list(self._counters.kept.items()):
-            kept.add_metric((topic, where), count)
-        yield kept
-        faults = CounterMetricFamily("gateway_faults", "Events and requests not accepted.", labels=("status",))
-        for status, count in list(self._counters.answered_with_fault.items()):
-            faults.add_metric((str(status),), count)
-        yield faults
-        yield self._counters.latencies.metric()
-        failures = CounterMetricFamily("gateway_failures", "Failures, by kind and action.", labels=("kind", "action"))
-        for (kind, action), count in list(self._counters.failures.items()):
-            failures.add_metric((kind, action), count)
-        yield failures
-        yield CounterMetricFamily("gateway_replayed", "Records replayed to Kafka.", value=self._counters.replayed)
-        yield CounterMetricFamily("gateway_set_aside", "Records Kafka refused.", value=self._counters.set_aside)
-        yield GaugeMetricFamily("gateway_in_flight", "Events not answered yet.", value=self._counters.in_flight)
-        circuit = self._circuit
-        yield GaugeMetricFamily("gateway_circuit_open", "1 while events bypass Kafka.", value=circuit.is_open)
-        yield CounterMetricFamily("gateway_circuit_openings", "How often the circuit opened.", value=circuit.openings)
-        out = len(circuit.partitions_out)
-        yield GaugeMetricFamily("gateway_partitions_out", "Partitions whose events bypass Kafka.", value=out)
-        openings = circuit.partition_openings
-        yield CounterMetricFamily(
-            "gateway_partition_openings", "Openings of circuits of single partitions.", value=openings
-        )
-        keys, size = len(self._idempotency), self._idempotency.size_bytes
-        yield GaugeMetricFamily("gateway_idempotency_keys", "Idempotency-Keys remembered.", value=keys)
-        yield GaugeMetricFamily("gateway_idempotency_bytes", "Bytes of the answers remembered for them.", value=size)
-        if self._server is not None:
-            yield GaugeMetricFamily("gateway_connections", "Open connections.", value=self._server.open_connections)
-            size = self._server.bytes_in_flight
-            yield GaugeMetricFamily("gateway_bytes_in_flight", "Bytes of requests not answered yet.", value=size)
-            size = self._server.unsent_bytes
-            yield GaugeMetricFamily("gateway_unsent_bytes", "Bytes held for clients that do not read.", value=size)
-            evicted = self._server.evicted_connections
-            yield CounterMetricFamily("gateway_connections_evicted", "Connections closed for new ones.", value=evicted)
-            refused = self._server.refused_connections
-            yield CounterMetricFamily("gateway_connections_refused", "Connections beyond the cap.", value=refused)
-        limit = GaugeMetricFamily("gateway_quota", "A client's quota a second.", labels=("limit",))
-        for kind, per_second in self._quotas.limits.items():
-            limit.add_metric((kind,), per_second)
-        yield limit
-        left = GaugeMetricFamily("gateway_quota_left", "Quota that a client has left.", labels=("client", "limit"))
-        for client, kind in self._quotas.known:
-            left.add_metric((client, kind), self._quotas.left(client, kind))
-        yield left
-        text = "Requests answered 429."
-        over = CounterMetricFamily("gateway_quota_refusals", text, labels=("client", "limit"))
-        for (client, kind), count in list(self._quotas.refused.items()):
-            over.add_metric((client, kind), count)
-        yield over
-        own, foreign = self._home.own, self._home.foreign
-        labels = ("own", "answering")
-        text = "1 while another Kafka cluster answers."
-        cluster = GaugeMetricFamily("gateway_foreign_cluster", text, labels=labels)
-        cluster.add_metric((own or "", foreign or own or ""), foreign is not None)
-        yield cluster
-        text = "Seconds by which the machine's clock is ahead of the brokers', at least."
-        ahead = GaugeMetricFamily("gateway_clock_ahead_seconds", text)
-        if (ahead_s := self._clock.ahead_s) is not None:
-            ahead.add_metric((), ahead_s)
-        yield ahead
-        degraded = self._drain.waits_for_store
-        yield GaugeMetricFamily("gateway_fallback_degraded", "1 while the store cannot be read.", value=degraded)
-        backlog = self._backlog()
-        for name, text, value in (
-            ("waiting", "Records waiting in the fallback store.", backlog.waiting),
-            ("ambiguous", "Waiting records that may be in Kafka already.", backlog.ambiguous),
-            ("refused", "Records set aside because Kafka refuses them.", backlog.refused),
-            ("lost", "Records lost to damage of the store, until they are acknowledged.", backlog.lost),
-            ("bytes", "Bytes held in the fallback store.", backlog.bytes),
-            ("max_bytes", "Limit of the fallback store, in bytes.", backlog.max_bytes),
-            ("oldest_age_seconds", "Age of the oldest waiting record.", age_s(backlog, self._clock)),
-        ):
-            yield GaugeMetricFamily(f"gateway_fallback_{name}", text, value=value)
+
+def _of_server(value: Callable[[Server], float]) -> Callable[[GatewayMetrics], Samples]:
+    return lambda of: None if of.server is None else value(of.server)
+
+
+def _of_backlog(value: Callable[[Backlog], float]) -> Callable[[GatewayMetrics], Samples]:
+    return lambda of: value(of.backlog())
+
+
+def _cluster(of: GatewayMetrics) -> Samples:
+    own, foreign = of.home.own, of.home.foreign
+    return {(own or "", foreign or own or ""): foreign is not None}
+
+
+METRICS: Sequence[Metric[GatewayMetrics]] = (
+    counter("gateway_events_kept", "events", "Events accepted, by where they are kept.",
+            lambda of: of.counters.kept, "topic", "where"),
+    counter("gateway_faults", "events or requests", "Events and requests not accepted.",
+            lambda of: {str(status): count for status, count in of.counters.answered_with_fault.items()}, "status"),
+    Metric("gateway_request_duration_seconds", "histogram", "seconds",
+           "Time from the first byte of a request to its answer, by call and client.",
+           lambda of: of.counters.latencies.histograms(), ("call", "client")),
+    counter("gateway_failures", "failures", "Failures, by kind and action.",
+            lambda of: of.counters.failures, "kind", "action"),
+    counter("gateway_replayed", "records", "Records replayed to Kafka.", lambda of: of.counters.replayed),
+    counter("gateway_set_aside", "records", "Records Kafka refused.", lambda of: of.counters.set_aside),
+    gauge("gateway_in_flight", "events", "Events not answered yet.", lambda of: of.counters.in_flight),
+    gauge("gateway_circuit_open", "0 or 1", "1 while events bypass Kafka.", lambda of: of.circuit.is_open),
+    counter("gateway_circuit_openings", "times", "How often the circuit opened.", lambda of: of.circuit.openings),
+    gauge("gateway_partitions_out", "partitions", "Partitions whose events bypass Kafka.",
+          lambda of: len(of.circuit.partitions_out)),
+    counter("gateway_partition_openings", "times", "Openings of circuits of single partitions.",
+            lambda of: of.circuit.partition_openings),
+    gauge("gateway_idempotency_keys", "keys", "Idempotency-Keys remembered.", lambda of: len(of.idempotency)),
+    gauge("gateway_idempotency_bytes", "bytes", "Bytes of the answers remembered for them.",
+          lambda of: of.idempotency.size_bytes),
+    gauge("gateway_connections", "connections", "Open connections.",
+          _of_server(lambda server: server.open_connections)),
+    gauge("gateway_bytes_in_flight", "bytes", "Bytes of requests not answered yet.",
+          _of_server(lambda server: server.bytes_in_flight)),
+    gauge("gateway_unsent_bytes", "bytes", "Bytes held for clients that do not read.",
+          _of_server(lambda server: server.unsent_bytes)),
+    counter("gateway_connections_evicted", "connections", "Connections closed for new ones.",
+            _of_server(lambda server: server.evicted_connections)),
+    counter("gateway_connections_refused", "connections", "Connections beyond the cap.",
+            _of_server(lambda server: server.refused_connections)),
+    gauge("gateway_quota", "requests or bytes per second", "A client's quota a second.",
+          lambda of: of.quotas.limits, "limit"),
+    gauge("gateway_quota_left", "requests or bytes", "Quota that a client has left.",
+          lambda of: {(client, kind): of.quotas.left(client, kind) for client, kind in of.quotas.known},
+          "client", "limit"),
+    counter("gateway_quota_refusals", "requests", "Requests answered 429.",
+            lambda of: of.quotas.refused, "client", "limit"),
+    gauge("gateway_foreign_cluster", "0 or 1", "1 while another Kafka cluster answers.", _cluster, "own", "answering"),
+    gauge("gateway_clock_ahead_seconds", "seconds",
+          "Seconds by which the machine's clock is ahead of the brokers', at least.", lambda of: of.clock.ahead_s),
+    gauge("gateway_fallback_degraded", "0 or 1", "1 while the store cannot be read.",
+          lambda of: of.drain.waits_for_store),
+    gauge("gateway_fallback_waiting", "records", "Records waiting in the fallback store.",
+          _of_backlog(lambda backlog: backlog.waiting)),
+    gauge("gateway_fallback_ambiguous", "records", "Waiting records that may be in Kafka already.",
+          _of_backlog(lambda backlog: backlog.ambiguous)),
+    gauge("gateway_fallback_refused", "records", "Records set aside because Kafka refuses them.",
+          _of_backlog(lambda backlog: backlog.refused)),
+    gauge("gateway_fallback_lost", "records", "Records lost to damage of the store, until they are acknowledged.",
+          _of_backlog(lambda backlog: backlog.lost)),
+    gauge("gateway_fallback_bytes", "bytes", "Bytes held in the fallback store.",
+          _of_backlog(lambda backlog: backlog.bytes)),
+    gauge("gateway_fallback_max_bytes", "bytes", "Limit of the fallback store, in bytes.",
+          _of_backlog(lambda backlog: backlog.max_bytes)),
+    gauge("gateway_fallback_oldest_age_seconds", "seconds", "Age of the oldest waiting record.",
+          lambda of: age_s(of.backlog(), of.clock)),
+)  # fmt: skip

@@ -8,15 +8,13 @@ import datetime as dt
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import psycopg2
 from fastapi import FastAPI, Header, HTTPException, Response
 from prometheus_client import CONTENT_TYPE_LATEST
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from include.contracts.errors import ConfigurationError, DatabaseUnavailable
 from include.database.named import query
@@ -27,7 +25,7 @@ from include.integrity.days.due_days import Window
 from include.integrity.watch.audit import AUDITED, STREAM_AUDITED
 from include.integrity.watch.conditions import CONDITIONS, day_expiring, day_not_certified, lost_days
 from include.integrity.watch.snapshot import Snapshot, WatchedDay
-from include.runtime.metrics_page import metrics_page
+from include.runtime.metrics import Metric, Samples, gauge, metrics_page
 from include.runtime.settings import AlertSettings, Settings, listed_pipelines
 
 log = logging.getLogger(__name__)
@@ -68,7 +66,20 @@ def read_state(settings: Settings) -> BatchState:
         return BatchState(settings.alerts, window, days, generations, alerts, unarchived, archived_at)
 
 
-class BatchMetrics(Collector):
+@dataclass(frozen=True)
+class BatchLayer:
+    """The state of each pipeline, None if its database does not answer, and the heartbeats of Airflow's components."""
+
+    states: Mapping[str, BatchState | None]
+    heartbeats: Mapping[str, dt.datetime]
+
+    @property
+    def known(self) -> dict[str, BatchState]:
+        """The states of the pipelines whose databases answered."""
+        return {name: state for name, state in self.states.items() if state is not None}
+
+
+class BatchMetrics:
     """Reads the state of each pipeline on each scrape; of one whose database does not answer, says only that."""
 
     def __init__(
@@ -86,33 +97,8 @@ class BatchMetrics(Collector):
 
     def page(self) -> bytes:
         """Return the metrics in Prometheus' text format. Blocks as `read_state`, for each pipeline."""
-        return metrics_page("batch", self)
-
-    def collect(self) -> Iterator[Metric]:
-        """See prometheus_client.registry.Collector."""
         states = {name: self._state(name) for name in self._pipelines}
-        up = _gauge("database_up", "1 if the pipeline's database answered.", "pipeline")
-        for name, state in states.items():
-            up.add_metric((name,), state is not None)
-        yield up
-        known = {name: state for name, state in states.items() if state is not None}
-        for name, (text, label, values_of) in GAUGES.items():
-            family = _gauge(name, text, "pipeline", *([label] if label else []))
-            for pipeline, state in known.items():
-                for value, number in values_of(state).items():
-                    if number is not None:
-                        family.add_metric((pipeline, *([value] if label else [])), float(number))
-            yield family
-        alerts = _gauge("alerts_open", "Open alerts of the watch and the audits.", "pipeline", "name", "severity")
-        for pipeline, state in known.items():
-            for (alert, severity), count in (dict.fromkeys(_SEVERITIES.items(), 0) | {**state.alerts}).items():
-                alerts.add_metric((pipeline, alert, severity), count)
-        yield alerts
-        text = "When a component of Airflow last said that it is alive."
-        heartbeats = _gauge("airflow_heartbeat_timestamp_seconds", text, "component")
-        for component, at in self._heartbeats().items():
-            heartbeats.add_metric((component,), at.timestamp())
-        yield heartbeats
+        return metrics_page("batch", METRICS, BatchLayer(states, self._heartbeats()))
 
     def _state(self, pipeline: str) -> BatchState | None:
         try:
@@ -122,10 +108,6 @@ class BatchMetrics(Collector):
         except psycopg2.Error as exc:
             log.warning("metrics of %s: SQLSTATE %s", pipeline, exc.pgcode)
         return None
-
-
-def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"batch_{name}", text, labels=labels)
 
 
 Values = Mapping[str, float | None]  # by the value of the label; one without a label has the key ""
@@ -180,43 +162,76 @@ def _newest(at: Callable[[DayStatus], dt.datetime | None]) -> ValuesOf:
     return _one(lambda state: max((when.timestamp() for day in state.days if (when := at(day))), default=None))
 
 
-# name → help, label besides `pipeline`, and values
-GAUGES: Mapping[str, tuple[str, str, ValuesOf]] = {
-    "days": ("Days by status.", "status",
-             lambda state: dict.fromkeys(_STATUSES, 0) | Counter(day.status for day in state.days)),
-    "days_dirty": ("Published days that records reached afterwards.", "", _sum(lambda day: day.dirty_count > 0)),
-    "days_held": ("Days that a person holds, and that nobody acknowledged.", "",
-                  _sum(lambda day: day.held_reason is not None and day.acknowledged_by is None)),
-    "days_overdue": ("Days without a certificate, which the watch finds too.", "",
-                     _one(lambda state: len([*day_not_certified(_snapshot(state), state.limits)]))),
-    "days_expiring": ("Days that need a rebuild and soon cannot be rebuilt, which the watch finds too.", "",
-                      _one(lambda state: len([*day_expiring(_snapshot(state), state.limits)]))),
-    "days_lost": ("Days that need a rebuild and can no longer be rebuilt, of the newest 60.", "",
-                  _one(lambda state: len(lost_days(_snapshot(state))))),
-    "last_night_published": ("1 if yesterday shows a generation.", "",
-                             _last_night(lambda day: day.generation_id is not None)),
-    "last_night_certified": ("1 if yesterday has a certificate.", "",
-                             _last_night(lambda day: day.status == "certified")),
-    "last_publication_timestamp_seconds": ("When a day was last published.", "", _newest(lambda day: day.published_at)),
-    "last_certificate_timestamp_seconds": ("When a day was last certified.", "", _newest(lambda day: day.certified_at)),
-    "rows": ("Rows of published days.", "", _sum(lambda day: day.row_count)),
-    "live_rows": ("Rows of the stream on top of them.", "", _sum(lambda day: day.live_row_count)),
-    "pending_records": ("Records of these days that wait for their key of the table.", "",
-                        _sum(lambda day: day.pending_count)),
-    "rejected_records": ("Records of published days that break the contract.", "",
-                         _sum(lambda day: day.rejected_count)),
-    "duplicate_records": ("Records of the output topic beyond the first of their version.", "",
-                          _sum(lambda day: day.duplicate_count)),
-    "corrections": ("Differences that the published rebuilds corrected, by class.", "class",
-                    _sums(lambda day: day.corrections, "unexplained")),
-    "late_records": ("Records that reached days after their publication, by cause.", "cause",
-                     _sums(lambda day: day.dirty)),
-    "generations": ("Generations by status.", "status", lambda state: state.generations),
-    "archive_lag_records": ("Offsets of the stream's topic that the stream has passed and the archive has not.", "",
-                            _one(lambda state: state.unarchived)),
-    "archive_lag_seconds": ("For how long the archive has taken nothing, though the stream did; else 0.", "",
-                            _one(_archive_lag_s)),
-}  # fmt: skip
+def _gauge(name: str, unit: str, text: str, values_of: ValuesOf, label: str = "") -> Metric[BatchLayer]:
+    """Return a metric of each pipeline that answered, by `label` too if there is one."""
+
+    def read(layer: BatchLayer) -> Samples:
+        return {
+            (pipeline, value) if label else pipeline: number
+            for pipeline, state in layer.known.items()
+            for value, number in values_of(state).items()
+        }
+
+    return gauge(f"batch_{name}", unit, text, read, "pipeline", *([label] if label else []))
+
+
+def _open_alerts(layer: BatchLayer) -> Samples:
+    none_open = dict.fromkeys(_SEVERITIES.items(), 0)
+    return {
+        (pipeline, *alert): count
+        for pipeline, state in layer.known.items()
+        for alert, count in (none_open | {**state.alerts}).items()
+    }
+
+
+METRICS: Sequence[Metric[BatchLayer]] = (
+    gauge("batch_database_up", "0 or 1", "1 if the pipeline's database answered.",
+          lambda layer: {name: state is not None for name, state in layer.states.items()}, "pipeline"),
+    _gauge("days", "days", "Days by status.",
+           lambda state: dict.fromkeys(_STATUSES, 0) | Counter(day.status for day in state.days), "status"),
+    _gauge("days_dirty", "days", "Published days that records reached afterwards.",
+           _sum(lambda day: day.dirty_count > 0)),
+    _gauge("days_held", "days", "Days that a person holds, and that nobody acknowledged.",
+           _sum(lambda day: day.held_reason is not None and day.acknowledged_by is None)),
+    _gauge("days_overdue", "days", "Days without a certificate, which the watch finds too.",
+           _one(lambda state: len([*day_not_certified(_snapshot(state), state.limits)]))),
+    _gauge("days_expiring", "days", "Days that need a rebuild and soon cannot be rebuilt, which the watch finds too.",
+           _one(lambda state: len([*day_expiring(_snapshot(state), state.limits)]))),
+    _gauge("days_lost", "days", "Days that need a rebuild and can no longer be rebuilt, of the newest 60.",
+           _one(lambda state: len(lost_days(_snapshot(state))))),
+    _gauge("last_night_published", "0 or 1", "1 if yesterday shows a generation.",
+           _last_night(lambda day: day.generation_id is not None)),
+    _gauge("last_night_certified", "0 or 1", "1 if yesterday has a certificate.",
+           _last_night(lambda day: day.status == "certified")),
+    _gauge("last_publication_timestamp_seconds", "Unix time", "When a day was last published.",
+           _newest(lambda day: day.published_at)),
+    _gauge("last_certificate_timestamp_seconds", "Unix time", "When a day was last certified.",
+           _newest(lambda day: day.certified_at)),
+    _gauge("rows", "rows", "Rows of published days.", _sum(lambda day: day.row_count)),
+    _gauge("live_rows", "rows", "Rows of the stream on top of them.", _sum(lambda day: day.live_row_count)),
+    _gauge("pending_records", "records", "Records of these days that wait for their key of the table.",
+           _sum(lambda day: day.pending_count)),
+    _gauge("rejected_records", "records", "Records of published days that break the contract.",
+           _sum(lambda day: day.rejected_count)),
+    _gauge("duplicate_records", "records", "Records of the output topic beyond the first of their version.",
+           _sum(lambda day: day.duplicate_count)),
+    _gauge("corrections", "rows", "Differences that the published rebuilds corrected, by class.",
+           _sums(lambda day: day.corrections, "unexplained"), "class"),
+    _gauge("late_records", "records", "Records that reached days after their publication, by cause.",
+           _sums(lambda day: day.dirty), "cause"),
+    _gauge("generations", "generations", "Generations by status.", lambda state: state.generations, "status"),
+    _gauge("archive_lag_records", "records",
+           "Offsets of the stream's topic that the stream has passed and the archive has not.",
+           _one(lambda state: state.unarchived)),
+    _gauge("archive_lag_seconds", "seconds",
+           "For how long the archive has taken nothing, though the stream did; else 0.",
+           _one(_archive_lag_s)),
+    gauge("batch_alerts_open", "alerts", "Open alerts of the watch and the audits.", _open_alerts,
+          "pipeline", "name", "severity"),
+    gauge("batch_airflow_heartbeat_timestamp_seconds", "Unix time",
+          "When a component of Airflow last said that it is alive.",
+          lambda layer: {component: at.timestamp() for component, at in layer.heartbeats.items()}, "component"),
+)  # fmt: skip
 
 
 def airflow_metrics_app() -> FastAPI:

@@ -14,8 +14,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from include.contracts.clock import Clock, SystemClock
 from include.contracts.errors import ConfigurationError, DriverSuperseded, PipelineError
 from include.database.stream_progress import Pending, StreamProgressStore
+from include.runtime.metrics import metrics_page
 from spark_jobs.speed.health.lag import Lag, QueryWatch, TopicEnds
-from spark_jobs.speed.health.report import LONGEST_WAIT_S, DriverView, QueryView, StreamMetrics
+from spark_jobs.speed.health.metrics import METRICS
+from spark_jobs.speed.health.report import LONGEST_WAIT_S, DriverView, QueryView
 from spark_jobs.speed.health.state import Query
 from spark_jobs.speed.stream_query import DriverContext
 
@@ -59,7 +61,6 @@ class Monitor:
         self._ends = {topic: TopicEnds() for topic in (*topics.values(), self._table_topic) if topic is not None}
         self._pending: Pending | None = None
         self._failing: set[str] = set()
-        self._metrics = StreamMetrics(self.view)
         self._stopped = threading.Event()
         self._loaded = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -270,7 +271,8 @@ class Monitor:
 
     def _answer(self, path: str) -> tuple[int, str, bytes]:
         if path == "/metrics":
-            return 200, "text/plain; version=0.0.4; charset=utf-8", self._metrics.page()
+            page = metrics_page("stream", METRICS, self.view(), with_process=True)
+            return 200, "text/plain; version=0.0.4; charset=utf-8", page
         if path == "/healthz":
             view = self.view()
             reason = view.unhealthy_reason()

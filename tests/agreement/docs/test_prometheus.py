@@ -1,6 +1,7 @@
-"""Rules and dashboard name what the endpoints of gateway, stream and batch give, and each rule has its runbook."""
+"""Endpoints serve the metrics that are declared, rules and dashboard name these, and each rule has its runbook."""
 
 import asyncio
+import dataclasses
 import datetime as dt
 import json
 import re
@@ -15,14 +16,19 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from include.database.stream_progress import Pending
+from include.gateway.ports import Failure
 from include.integrity.days.day_status import DayStatus
 from include.integrity.days.due_days import Window
 from include.integrity.pages.metrics import BatchMetrics, BatchState, create_metrics_app
+from include.runtime.metrics import metrics_page
 from include.runtime.settings import AlertSettings
 from spark_jobs.speed.health.lag import Lag, SparkBatch
-from spark_jobs.speed.health.report import DriverView, QueryView, StreamMetrics
+from spark_jobs.speed.health.metrics import METRICS as STREAM
+from spark_jobs.speed.health.report import DriverView, QueryView
 from spark_jobs.speed.health.state import Batch, Done, TableSize
-from tests.fakes.harness import FakeGateway
+from stack.metrics_table import metrics
+from tests.fakes.events import board
+from tests.fakes.harness import SETTINGS, FakeGateway
 from tests.support.promql import grouped_by, matchers_in, metrics_in
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -37,10 +43,17 @@ NOW = dt.datetime(2026, 11, 21, 3, tzinfo=dt.UTC)
 
 def gateway_page() -> str:
     async def scenario() -> str:
-        gateway = FakeGateway().start()
+        limited = dataclasses.replace(SETTINGS, client_requests_per_s=3)
+        gateway = FakeGateway(settings=limited).start()
+        gateway.producer.clock = gateway.clock
         gateway.services.metrics.watch(gateway.server)
         async with gateway.client() as client:
-            await client.post("/topics/board/events", json={"id": "no number"})
+            for event in (board(), {"id": "no number"}):
+                await client.post("/topics/board/events", json=event)
+            gateway.producer.refuses = lambda record: Failure("_TRANSPORT", "no")
+            for _ in range(5):
+                answer = await client.post("/topics/board/events", json=board())
+            assert answer.status_code == 429
             return (await client.get("/metrics")).text
 
     return asyncio.run(scenario())
@@ -56,7 +69,7 @@ def stream_page() -> str:
         driver_id="d", epoch=4, at=NOW, started_at=NOW, last_loop_at=NOW, starting=None, queries=(query,),
         table_topic="member", table=TableSize(1, 1, 1, 1), table_lag=Lag(2, 1.5), pending=Pending(3, 60.0), counts={},
     )  # fmt: skip
-    return StreamMetrics(lambda: view).page().decode()
+    return metrics_page("stream", STREAM, view, with_process=True).decode()
 
 
 def batch_page() -> str:
@@ -70,12 +83,31 @@ def batch_page() -> str:
     return client.get("/metrics", headers={"Authorization": "Bearer secret"}).text
 
 
+PAGES = {"Gateway": gateway_page, "Stream": stream_page, "Batch layer": batch_page}
+
+
+@pytest.mark.parametrize("service", PAGES)
+def test_an_endpoint_serves_the_metrics_that_are_declared_and_no_others(service):
+    found = {family.name: family for family in text_string_to_metric_families(PAGES[service]())}
+    declared = {metric.name: metric for metric in metrics()[service]}
+    assert len(declared) == len(metrics()[service])
+    assert {name for name in found if not name.startswith(("process_", "target"))} == declared.keys()
+    for name, metric in declared.items():
+        assert (found[name].type, found[name].documentation) == (metric.kind, metric.text)
+        assert found[name].samples, f"{name} has no value"
+        assert all(set(sample.labels) - {"le"} == set(metric.labels) for sample in found[name].samples), name
+
+
+def test_each_service_that_declares_metrics_is_looked_at():
+    assert PAGES.keys() == metrics().keys()
+
+
 @pytest.fixture(scope="module")
 def exposed() -> Mapping[str, list[dict[str, str]]]:
     """The labels of the samples of each metric, by its name."""
     found: dict[str, list[dict[str, str]]] = {**PROMETHEUS_OWN}
-    for page in (gateway_page(), stream_page(), batch_page()):
-        for family in text_string_to_metric_families(page):
+    for page in PAGES.values():
+        for family in text_string_to_metric_families(page()):
             # a counter that counted nothing yet has no sample
             found.setdefault(f"{family.name}_total" if family.type == "counter" else family.name, [])
             for sample in family.samples:

@@ -2,14 +2,17 @@
 
 import dataclasses
 import datetime as dt
+from typing import get_args
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from include.database.stream_progress import Pending
+from include.runtime.metrics import metrics_page
 from spark_jobs.speed.health.lag import Lag, SparkBatch
-from spark_jobs.speed.health.report import DriverView, QueryView, StreamMetrics
-from spark_jobs.speed.health.state import Batch, Done, TableSize
+from spark_jobs.speed.health.metrics import METRICS
+from spark_jobs.speed.health.report import DriverView, QueryView
+from spark_jobs.speed.health.state import Batch, Count, Done, TableSize
 
 NOW = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 
@@ -53,7 +56,7 @@ def driver(join=JOIN, serve=SERVE, **changes):
 
 
 def test_help_of_the_metrics_names_no_topic_of_one_pipeline():
-    texts = {family.documentation for family in text_string_to_metric_families(StreamMetrics(driver).page().decode())}
+    texts = {metric.text for metric in METRICS}
     assert "Records sent to the output topic and acknowledged." in texts
     assert not [text for text in texts if "board" in text.lower() or "member" in text.lower()]
 
@@ -64,7 +67,7 @@ def changed(query, **changes):
 
 def metrics(view):
     """(name, label values in the order of the labels' names) → value."""
-    page = StreamMetrics(lambda: view).page().decode()
+    page = metrics_page("stream", METRICS, view).decode()
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(page)
@@ -166,6 +169,10 @@ class TestMetrics:
         )
         assert found["stream_heartbeat_timestamp_seconds",] == ago(1).timestamp()
         assert found["stream_driver_epoch",] == 4
+
+    def test_every_count_is_served(self):
+        counts = {name: number for number, name in enumerate(get_args(Count), 1_000_001)}
+        assert set(counts.values()) <= set(metrics(driver(counts=counts)).values())
 
     def test_what_is_not_known_is_left_out(self):
         names = {(key[0], *key[1:2]) for key in metrics(driver(serve=QueryView("serve", "board-detail"), pending=None))}

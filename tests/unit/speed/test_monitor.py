@@ -184,7 +184,7 @@ def test_a_query_that_runs_alone_is_the_only_one_shown_and_saved_from_the_beginn
 
 def test_members_and_pending_boards_are_those_of_the_driver_that_runs_join(world):
     """Else a sum over both drivers would count them twice."""
-    of_join = ("stream_member_table_rows", "stream_pending_boards", 'topic="member"')
+    of_join = ("\nstream_member_table_rows ", "\nstream_pending_boards ", 'topic="member"')
     world.state.set_position("member", {0: 3})
     world.alone("join").start()
     wait_until(lambda: all(name in world.get("/metrics")[1] for name in of_join), 10, "those of join")
@@ -252,7 +252,7 @@ def test_a_database_that_is_out_stops_nothing_and_is_told_of_once(world, caplog)
     world.start()
     wait_until(lambda: "stream_pending_boards 2.0" in world.get("/metrics")[1], 10, "the pending boards are counted")
     world.progress.fault = DatabaseUnavailable(host="db")
-    wait_until(lambda: "stream_pending_boards" not in world.get("/metrics")[1], 10, "they are not known")
+    wait_until(lambda: "\nstream_pending_boards " not in world.get("/metrics")[1], 10, "they are not known")
     assert world.health() == (200, None)
 
     def told() -> list[str]:
