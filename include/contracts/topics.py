@@ -13,6 +13,12 @@ KEPT_FOR_EVER = -1
 TIMESTAMP_TYPE, LOG_APPEND_TIME = "message.timestamp.type", "LogAppendTime"
 DAY_MS = 24 * 60 * 60 * 1000
 
+# The largest message that producers send and topics take. A record's value may be as large as that less the longest key
+# and headers. The gateway refuses a larger event at once: in an outage its fallback store would accept it, and the
+# replay could never send it.
+MAX_MESSAGE_BYTES = 1_000_000
+MAX_RECORD_BYTES = MAX_MESSAGE_BYTES - 1024
+
 
 @dataclass(frozen=True)
 class Topic:

@@ -6,11 +6,12 @@ import traceback
 from include.gateway.auth.tokens import NOBODY
 from include.gateway.calls.router import Call, Route, Router
 from include.gateway.calls.routes import ROUTES
-from include.gateway.http.answer import UNEXPECTED, Answer, Fault, Headers, answer_of
-from include.gateway.http.request import Request
+from include.gateway.http.answer import Answer, Fault, Headers, answer_of, fault
+from include.gateway.http.request import Limits, Request
 from include.gateway.request_trace import begin, finish
 from include.gateway.services import Services
-from include.runtime.logs import REQUEST
+from include.runtime.logs import REQUEST, RequestIds
+from include.runtime.settings import GatewayLimits
 
 log = logging.getLogger(__name__)
 access_log = logging.getLogger("include.gateway.access")
@@ -20,6 +21,17 @@ _ACCESS = (
     "%(method)s call=%(call)r client=%(client)s status=%(status)d duration_ms=%(duration_ms)s "
     "bytes_received=%(bytes_received)d bytes_sent=%(bytes_sent)d"
 )
+_UNEXPECTED = fault(500, "", "the gateway failed", "retry; if the error persists, contact the gateway's operator")
+
+
+def server_limits(limits: GatewayLimits) -> Limits:
+    """Return the limits of the HTTP server; those that are no settings are its own."""
+    return Limits(
+        max_body_bytes=limits.max_body_bytes,
+        receive_timeout_s=limits.receive_timeout_s,
+        max_connections=limits.max_connections,
+        max_in_flight_bytes=limits.max_in_flight_bytes,
+    )
 
 
 class Gateway:
@@ -54,12 +66,19 @@ class Gateway:
         self._services.counters.answered_with_fault[status] += 1
 
     def answered(
-        self, request: Request | None, call: Call | None, answer: Answer, received: int, seconds: float
+        self,
+        request: Request | None,
+        call: Call | None,
+        answer: Answer,
+        received: int,
+        seconds: float,
+        request_id: str,
     ) -> None:
         """See server.Application."""
         name, client = (call.route.name, call.sender) if call else (REFUSED, "")
         self._services.counters.latencies.observe(name, client, seconds)
         if self._logs_access:
+            former = REQUEST.set(RequestIds(request_id)) if call is None else None  # else `handle` did so
             fields = {
                 "method": request.method.decode("ascii") if request else "",
                 "call": name,
@@ -70,15 +89,19 @@ class Gateway:
                 "bytes_sent": len(answer.body),
             }
             access_log.info(_ACCESS, fields, extra={"fields": fields})
+            if former is not None:
+                REQUEST.reset(former)
         if call and call.trace and call.trace.is_recorded and self._services.tracer and request:
             method = request.method.decode("ascii")
             finish(self._services.tracer, call.trace, name, method, answer.status, client, seconds)
 
-    async def handle(self, call: Call, body: bytes) -> Answer:
-        """See server.Application."""
+    async def handle(self, call: Call, body: bytes, request_id: str) -> Answer:
+        """See server.Application. Log entries of the task name the request."""
+        ids = RequestIds(request_id)
+        REQUEST.set(ids)
         if call.route.access == "data":
             self._services.quotas.charge(call.sender, len(body))
-        if call.trace is not None and (ids := REQUEST.get()) is not None:
+        if call.trace is not None:
             ids.trace_id = call.trace.context.trace_id
         try:
             return await call.route.handler(self._services, call, body)
@@ -87,7 +110,7 @@ class Gateway:
             return answer_of(refusal)
         except Exception as exc:  # noqa: BLE001 - outermost handler; logged without its message
             _log_unexpected(exc)
-            return answer_of(UNEXPECTED)
+            return answer_of(_UNEXPECTED)
 
 
 def _call_of(answer: Answer) -> Call:

@@ -11,14 +11,13 @@ import msgspec
 
 from include.contracts.clock import epoch_ms, instant_of, rfc3339
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID, IDEMPOTENCY_KEY, TRACEPARENT
-from include.contracts.topics import Topic
+from include.contracts.topics import MAX_RECORD_BYTES, Topic
 from include.contracts.validation import Violation, has_more, hidden_violations, parse_timestamp, violations
 from include.contracts.versions import GATEWAY_MARGIN, dated_ahead
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.event_ids import row_event_id
 from include.gateway.home_cluster import UNTRUSTED_ACK, HomeCluster
-from include.gateway.http.limits import MAX_RECORD_BYTES
 from include.gateway.ports import (
     Failure,
     FallbackStore,

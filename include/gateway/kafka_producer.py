@@ -15,8 +15,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaExceptio
 from confluent_kafka import Producer as LibrdkafkaProducer
 
 from include.contracts.offsets import Partition
-from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
-from include.gateway.http.limits import MAX_MESSAGE_BYTES
+from include.contracts.topics import MAX_MESSAGE_BYTES, PYTHON_PRODUCER_SETTINGS
 from include.gateway.ports import Failure, OnAppend, Record
 from include.gateway.supervision import CLOSED, DEADLINE, RECORD_TOO_LARGE, rule_for
 from include.kafka.access import client_log, client_settings

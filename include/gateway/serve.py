@@ -15,7 +15,8 @@ from include.contracts.clock import SystemClock
 from include.contracts.errors import OK, STOPPED, BrokerUnavailable, ConfigurationError, PipelineError, Retryable
 from include.contracts.offsets import Partition
 from include.contracts.pipelines import RAW_TOPICS
-from include.gateway.app import Gateway
+from include.contracts.topics import MAX_MESSAGE_BYTES
+from include.gateway.app import Gateway, server_limits
 from include.gateway.auth.access_tokens import AccessTokens
 from include.gateway.auth.issuer_keys import HttpIssuer, IssuerKeys
 from include.gateway.auth.tokens import Tokens
@@ -23,7 +24,6 @@ from include.gateway.broker_clock import BrokerClock
 from include.gateway.call_journal import SqliteCallJournal
 from include.gateway.fallback.cluster_file import ClusterFile
 from include.gateway.fallback.store import SqliteFallbackStore
-from include.gateway.http.limits import MAX_MESSAGE_BYTES
 from include.gateway.http.server import Server
 from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.services import Services, build_services
@@ -110,7 +110,7 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     services = build_services(
         producer, store, system_of_record, tokens, clock, gateway, lambda kind: end(STOPPED), journal, tracer
     )
-    server = Server(Gateway(services, gateway.logs_access), gateway.limits)
+    server = Server(Gateway(services, gateway.logs_access), server_limits(gateway.limits))
     services.metrics.watch(server)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -146,11 +146,7 @@ class KafkaSettings:
 
 @dataclass(frozen=True)
 class GatewayLimits:
-    """Limits of the gateway's HTTP server. docs/gateway-api.md says what happens beyond each.
-
-    A connection buffers at most a head and one read of pipelined input, a body, and an answer with
-    `write_buffer_bytes`.
-    """
+    """Limits of the gateway's calls and connections. docs/gateway-api.md says what happens beyond each."""
 
     max_events: int = setting("GATEWAY_MAX_EVENTS", _COUNT, 1000, "events of a call")
     max_body_bytes: int = setting("GATEWAY_MAX_BODY_BYTES", _COUNT, 4 << 20, "bytes of a call's body")
@@ -158,16 +154,6 @@ class GatewayLimits:
         "time for a request to arrive and for a response to be read")
     max_connections: int = setting("GATEWAY_MAX_CONNECTIONS", _COUNT, 1024, "connections at a time")
     max_in_flight_bytes: int = setting("GATEWAY_MAX_IN_FLIGHT_BYTES", _BYTES, 128 << 20, "bytes of unanswered requests")
-
-    # not configurable by environment variables
-    max_head_bytes: int = 16 << 10  # of a request's head, a chunk's head, or all trailers
-    read_bytes: int = 64 << 10  # per read
-    socket_buffer_bytes: int = 256 << 10  # of the kernel, per connection and direction; its default grows to megabytes
-    write_buffer_bytes: int = 16 << 10  # unsent bytes of one connection beyond which its next request waits
-    max_unsent_bytes: int = 32 << 20  # of all connections whose clients do not read, including unparsed input
-    reserved_connections: int = 64  # beyond max_connections, for health and metrics
-    backlog: int = 2048  # of the listening socket
-    idle_timeout_s: float = 75.0  # of a kept-alive connection between two requests
 
     @property
     def max_containers(self) -> int:

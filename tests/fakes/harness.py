@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 import hashlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
 
-from include.gateway.app import Gateway
+from include.gateway.app import Gateway, server_limits
 from include.gateway.auth.token_file import Entry
 from include.gateway.auth.tokens import Tokens
 from include.gateway.broker_clock import BrokerClock
@@ -42,6 +42,7 @@ class FakeGateway:
     clock: FixedClock = field(default_factory=FixedClock)
     max_bytes: int = 1 << 20
     settings: GatewaySettings = SETTINGS
+    server_limits: Mapping[str, Any] = field(default_factory=dict)  # those that are no settings
     stops: list[str] = field(default_factory=list)
 
     def start(self) -> "FakeGateway":
@@ -60,7 +61,8 @@ class FakeGateway:
         )
         self.store.open()
         self.producer.start(self.services.on_client_failure, on_append=self.services.clock.appended)
-        self.server = Server(Gateway(self.services), self.settings.limits)
+        limits = replace(server_limits(self.settings.limits), **self.server_limits)
+        self.server = Server(Gateway(self.services), limits)
         return self
 
     @contextlib.asynccontextmanager

@@ -30,6 +30,7 @@ from hypothesis import seed as seeded
 
 from include.contracts.pipelines import PIPELINES
 from include.contracts.topics import Topic
+from include.gateway.app import server_limits
 from include.runtime.settings import GatewayLimits
 from tests.faults import frame
 from tests.faults.clients_plan import Kind, plan
@@ -50,7 +51,7 @@ _PAUSE_S = 0.02  # between two calls of one of them
 _TIMEOUT_S = 10.0
 _P99_FACTOR = 3.0
 _P99_FLOOR_S = 0.010  # of a quiet time: below it the scheduler's share is larger than the gateway's
-_LIMITS = GatewayLimits()
+_LIMITS = server_limits(GatewayLimits())
 _MEMORY = _LIMITS.max_unsent_bytes + _LIMITS.max_connections * _LIMITS.max_head_bytes + (32 << 20)
 
 

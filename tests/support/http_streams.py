@@ -13,11 +13,10 @@ import uvloop
 from hypothesis import strategies as st
 
 from include.gateway.http.answer import Answer, Headers
-from include.gateway.http.request import Request
+from include.gateway.http.request import Limits, Request
 from include.gateway.http.server import Server
-from include.runtime.settings import GatewayLimits
 
-LIMITS = GatewayLimits(max_body_bytes=1 << 16, receive_timeout_s=20.0)
+LIMITS = Limits(max_body_bytes=1 << 16, receive_timeout_s=20.0, max_connections=1024, max_in_flight_bytes=128 << 20)
 _TIMEOUT_S = 10.0
 _HANDLED_S = 0.001
 
@@ -206,7 +205,7 @@ class Recorder:
     def admit(self, request: Request) -> _Seen:
         return _Seen(request)
 
-    async def handle(self, call: _Seen, body: bytes) -> Answer:
+    async def handle(self, call: _Seen, body: bytes, request_id: str) -> Answer:
         await asyncio.sleep(_HANDLED_S)  # so that what is sent meanwhile, or the end, comes before the answer
         frame = (call.request.method, call.request.target, body)
         return Answer(200, b" ".join(part.hex().encode() or b"-" for part in frame), ())

@@ -63,8 +63,10 @@ def against(scenario: Callable[[FakeGateway, Connect], Awaitable[Any]], **limits
     """Run a scenario against a listening gateway with these limits."""
 
     async def main() -> Any:
-        settings = dataclasses.replace(SETTINGS, limits=GatewayLimits(**limits))
-        gateway = FakeGateway(settings=settings).start()
+        of_settings = {each.name for each in dataclasses.fields(GatewayLimits)} & limits.keys()
+        settings = dataclasses.replace(SETTINGS, limits=GatewayLimits(**{name: limits[name] for name in of_settings}))
+        others = {name: limit for name, limit in limits.items() if name not in of_settings}
+        gateway = FakeGateway(settings=settings, server_limits=others).start()
         wires: list[Wire] = []
         async with gateway.listening() as port:
 

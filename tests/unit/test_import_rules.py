@@ -42,6 +42,8 @@ def test_the_house_as_it_is_keeps_them(house):
         ("include/database", "include.integrity.dag_ids"),
         ("include/gateway", "include.archive.store"),
         ("include/gateway/http", "include.gateway.intake"),
+        ("include/gateway/http", "include.runtime.settings"),
+        ("include/gateway/http", "include.contracts.clock"),
         ("include/integrity/days", "include.integrity.watch.findings"),
         ("include/integrity", "include.airflow_support.defaults"),
         ("include/airflow_support", "spark_jobs.stream"),

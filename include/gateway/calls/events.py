@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from include.contracts.topics import MAX_RECORD_BYTES
 from include.contracts.validation import suspicious
 from include.gateway.calls.router import Call
 from include.gateway.event_ids import keyed_event_ids, new_event_id, new_event_ids
@@ -22,7 +23,6 @@ from include.gateway.http.answer import (
     fault,
     unavailable,
 )
-from include.gateway.http.limits import MAX_RECORD_BYTES
 from include.gateway.idempotency import Attempted, Outcomes, fingerprint
 from include.gateway.intake import Kept, NotKept, Outcome, Rejected, Where
 from include.gateway.payload import decode, require_json

@@ -83,11 +83,8 @@ def fault(status: int, pointer: str, problem: str, remedy: str, headers: Headers
     return Fault(status, problem, (Detail(pointer, problem, remedy),), headers)
 
 
-UNEXPECTED = fault(500, "", "the gateway failed", "retry; if the error persists, contact the gateway's operator")
-
-
 def unavailable(reason: str) -> Fault:
-    """Return a 503 with Retry-After: the event cannot be made durable now."""
+    """Return a 503 with Retry-After: the same request may succeed later."""
     return fault(503, "", reason, "retry after the time in Retry-After", (RETRY_AFTER,))
 
 

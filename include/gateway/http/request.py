@@ -2,13 +2,36 @@
 
 import re
 import secrets
+from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
 
 import httptools
 
 from include.gateway.http.answer import Fault, fault
-from include.runtime.settings import GatewayLimits
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a server. README.md says what happens beyond each.
+
+    A connection buffers at most a head and one read of pipelined input, a body, and an answer with
+    `write_buffer_bytes`.
+    """
+
+    max_body_bytes: int
+    receive_timeout_s: float  # for a request to arrive, and for an answer to be read
+    max_connections: int
+    max_in_flight_bytes: int  # of bodies not answered yet
+    max_head_bytes: int = 16 << 10  # of a request's head, a chunk's head, or all trailers
+    read_bytes: int = 64 << 10  # per read
+    socket_buffer_bytes: int = 256 << 10  # of the kernel, per connection and direction; its default grows to megabytes
+    write_buffer_bytes: int = 16 << 10  # unsent bytes of one connection beyond which its next request waits
+    max_unsent_bytes: int = 32 << 20  # of all connections whose clients do not read, including unparsed input
+    reserved_connections: int = 64  # beyond max_connections, for vital calls
+    backlog: int = 2048  # of the listening socket
+    idle_timeout_s: float = 75.0  # of a kept-alive connection between two requests
+
 
 _LINES = 100  # chunk heads and trailers parsed per call: a fraction of a millisecond
 
@@ -65,7 +88,7 @@ class ChunkedBody:
 
     is_costly = True
 
-    def __init__(self, head: bytes, limits: GatewayLimits) -> None:
+    def __init__(self, head: bytes, limits: Limits) -> None:
         """`head` must be a valid one."""
         target = _Content()
         self.content = target.content
@@ -122,12 +145,12 @@ class ChunkedBody:
             raise head_too_large(self._limits)
 
 
-def body_too_large(limits: GatewayLimits) -> Fault:
+def body_too_large(limits: Limits) -> Fault:
     """Return the 413 for a body that exceeds its limit."""
-    return fault(413, "", f"the body is larger than {limits.max_body_bytes} bytes", "send fewer events at a time")
+    return fault(413, "", f"the body is larger than {limits.max_body_bytes} bytes", "send a smaller one")
 
 
-def head_too_large(limits: GatewayLimits) -> Fault:
+def head_too_large(limits: Limits) -> Fault:
     """Return the 431 for a head, a chunk's head or trailers that exceed the limit."""
     size = limits.max_head_bytes
     return fault(431, "", f"the request's head is larger than {size} bytes", "send fewer or shorter headers")
@@ -142,7 +165,7 @@ _IDEMPOTENCY_KEY = re.compile(rb"[\x21-\x7e]{1,200}")
 
 
 class Head:
-    """The request headers that the gateway uses."""
+    """The request headers that the server and its application use."""
 
     access_control_request_method: bytes | None = None
     authorization = b""
@@ -181,7 +204,7 @@ class Request:
         return self.head.transfer_encoding is None
 
     @classmethod
-    def read(cls, head: bytes, limits: GatewayLimits) -> "Request":
+    def read(cls, head: bytes, limits: Limits) -> "Request":
         """Parse a head, including the empty line at its end. Raises Fault.
 
         The parser is strict: it refuses bare line feeds, folded lines and characters not allowed in fields.
@@ -223,7 +246,7 @@ class Request:
         if len(head.content_length) > _LENGTH_DIGITS:
             raise fault(400, "", "not a Content-Length", f"send at most {_LENGTH_DIGITS} digits")
 
-    def length(self, limits: GatewayLimits) -> int | None:
+    def length(self, limits: Limits) -> int | None:
         """Return the length of the body in bytes; None if it is chunked. Raises Fault 413."""
         if self.head.transfer_encoding is not None:
             return None
@@ -276,7 +299,7 @@ def new_id() -> str:
     return f"{_PROCESS}-{next(_numbers)}"
 
 
-def check_beginning(data: bytes, limits: GatewayLimits) -> None:
+def check_beginning(data: bytes, limits: Limits) -> None:
     """Raise Fault if the beginning of a head is already invalid or too long."""
     if data[0] <= 0x20:
         raise _not_http()
@@ -284,7 +307,7 @@ def check_beginning(data: bytes, limits: GatewayLimits) -> None:
         raise head_too_large(limits)
 
 
-def check_unfinished(data: bytes, seen: int, limits: GatewayLimits) -> None:
+def check_unfinished(data: bytes, seen: int, limits: Limits) -> None:
     """Do the same for an incomplete head, and refuse bare line feeds. The first `seen` bytes were checked before."""
     check_beginning(data, limits)
     if data.count(b"\n", seen) != data.count(b"\r\n", max(0, seen - 1)):

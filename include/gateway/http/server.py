@@ -1,10 +1,11 @@
-"""HTTP/1.1 server: the connections of one listening socket, within the limits of `GatewayLimits`.
+"""HTTP/1.1 server: the connections of one listening socket, within `Limits`.
 
-docs/adr/0009 says why no existing server is used. httptools parses heads and chunks (`request.py`).
+README.md says what it accepts, and docs/adr/0009 why no existing server is used. httptools parses heads and chunks
+(`request.py`).
 
 Requests of a connection are read, handled and answered one at a time, in order. While a request is being handled, or
 the client does not read its answer, no further bytes are parsed, and reading pauses after the next bytes received. So a
-pipelining client cannot make the gateway buffer more.
+pipelining client cannot make the server buffer more.
 """
 
 import asyncio
@@ -16,20 +17,73 @@ import ssl
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import lru_cache
-from typing import cast
+from typing import Any, Protocol, cast
 
 from include.gateway.http.answer import Answer, Fault, Headers, answer_of, fault, unavailable
-from include.gateway.http.application import Admitted, Application
-from include.gateway.http.request import HEAD_END, Body, ChunkedBody, MeasuredBody, Request, check_unfinished, new_id
-from include.runtime.logs import REQUEST, RequestIds
-from include.runtime.settings import GatewayLimits
+from include.gateway.http.request import (
+    HEAD_END,
+    Body,
+    ChunkedBody,
+    Limits,
+    MeasuredBody,
+    Request,
+    check_unfinished,
+    new_id,
+)
 
 log = logging.getLogger(__name__)
-
 
 _LINGER_S = 2.0  # input is read and dropped for so long after a refusal: a reset would lose the answer
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE = (b"connection", b"close")
+
+
+class Admitted(Protocol):
+    """A request that was not refused by its head."""
+
+    @property
+    def takes_body(self) -> bool:
+        """True if the body is passed to the application; it is dropped otherwise."""
+        ...
+
+    @property
+    def is_known(self) -> bool:
+        """True if the sender was authenticated by a token."""
+        ...
+
+    @property
+    def is_vital(self) -> bool:
+        """True if it must be answered even if all connections are in use."""
+        ...
+
+
+class Application(Protocol):
+    """The application that answers the requests."""
+
+    def admit(self, request: Request) -> Admitted:
+        """Admit a request by its head, before its body is read. Raises Fault."""
+        ...
+
+    async def handle(self, call: Any, body: bytes, request_id: str) -> Answer:
+        """Answer an admitted request, in a task of its own. Never raises."""
+        ...
+
+    def origin_headers(self, origin: bytes) -> Headers:
+        """Return further headers of an answer to a page of that origin."""
+        ...
+
+    def refused(self, status: int) -> None:
+        """Count a request that the server answered with a fault, without `handle`."""
+        ...
+
+    def answered(
+        self, request: Request | None, call: Any, answer: Answer, received: int, seconds: float, request_id: str
+    ) -> None:
+        """Observe an answer. `request` is None if its head is invalid, `call` if it was not admitted.
+
+        `received` is the size of the body in bytes, `seconds` the time from the first byte of the request.
+        """
+        ...
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -80,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.joined(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.BufferedProtocol. A request that is being handled continues, so that its event is kept."""
+        """See asyncio.BufferedProtocol. A request that is being handled continues."""
         self._server.left(self)
         self._is_write_paused = False
         if self._task is None:
@@ -196,7 +250,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held += size
         self._server.bytes_in_flight += size
         if self._server.bytes_in_flight > self._server.limits.max_in_flight_bytes:
-            raise unavailable("the gateway is receiving too many bytes at once")
+            raise unavailable("the server is receiving too many bytes at once")
 
     def _release(self) -> None:
         self._server.bytes_in_flight -= self._held
@@ -214,17 +268,18 @@ class Connection(asyncio.BufferedProtocol):
     async def _serve(self, body: bytes) -> None:
         request, call, began = self._request, self._call, self._since
         assert request is not None
-        REQUEST.set(RequestIds(self._request_id))
+        request_id = self._request_id
         try:
             if call is not None:
-                answer = await self._server.application.handle(call, body)
+                answer = await self._server.application.handle(call, body, request_id)
             else:
                 assert self._refusal is not None
                 answer = self._answer_of(self._refusal)
         finally:
             self._release()
             self._request = self._refusal = self._task = None  # a refusal's traceback has this connection
-        self._server.application.answered(request, call, answer, len(body), self._loop.time() - began)
+        seconds = self._loop.time() - began
+        self._server.application.answered(request, call, answer, len(body), seconds, request_id)
         if self._transport.is_closing():
             return
         self._since = self._loop.time()
@@ -279,9 +334,8 @@ class Connection(asyncio.BufferedProtocol):
         request, began = self._request, self._since
         self._request_id = request.id if request else new_id()
         answer = self._answer_of(refusal)
-        former = REQUEST.set(RequestIds(self._request_id))  # here, no task belongs to the request
-        self._server.application.answered(request, None, answer, 0, self._loop.time() - began)
-        REQUEST.reset(former)
+        seconds = self._loop.time() - began
+        self._server.application.answered(request, None, answer, 0, seconds, self._request_id)
         self._write(answer, True, request)
         self._end()
 
@@ -354,7 +408,7 @@ class Server:
     connection, for vital calls only.
     """
 
-    def __init__(self, application: Application, limits: GatewayLimits) -> None:
+    def __init__(self, application: Application, limits: Limits) -> None:
         self.application = application
         self.limits = limits
         self.connections: set[Connection] = set()

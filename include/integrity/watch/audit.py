@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from include.contracts.topics import PRODUCER_SETTINGS, PYTHON_PRODUCER_SETTINGS, SINK_SETTINGS
-from include.gateway.http.limits import MAX_MESSAGE_BYTES
+from include.contracts.topics import MAX_MESSAGE_BYTES, PRODUCER_SETTINGS, PYTHON_PRODUCER_SETTINGS, SINK_SETTINGS
 from include.gateway.kafka_producer import producer_config
 from include.integrity.days.day_status import DayStatus, load_statuses, rate_text
 from include.integrity.watch.findings import Finding, Severity

@@ -1,10 +1,11 @@
-"""Each bound of `GatewayLimits` is exceeded, alone and all together: memory stays within them, and others are answered.
+"""Each bound of the HTTP server is exceeded, alone and all together: memory stays within them, and others are answered.
 
 The real gateway as a process, without a broker: what it accepts goes to its fallback store.
 """
 
 import pytest
 
+from include.gateway.app import server_limits
 from include.runtime.settings import GatewayLimits
 from tests.fakes.events import board
 from tests.support import hostile
@@ -12,7 +13,7 @@ from tests.support.gateway_process import GatewayProcess
 from tests.support.hostile import Hostile, resident_bytes
 from tests.support.http import HTTP
 
-LIMITS = GatewayLimits()
+LIMITS = server_limits(GatewayLimits())
 SLACK = 24 << 20  # of the allocator, and of 1,000 connections that do nothing
 EVENT = {"json": board(), "headers": {"Authorization": "Bearer data-token"}}
 

@@ -7,8 +7,8 @@ import uuid
 import pytest
 
 from include.contracts.pipelines import BOARD
+from include.contracts.topics import MAX_RECORD_BYTES
 from include.gateway.event_ids import new_event_ids
-from include.gateway.http.limits import MAX_RECORD_BYTES
 from include.gateway.intake import Kept, NotKept, Rejected
 from include.gateway.ports import Failure
 from tests.fakes.events import board, record

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from include.contracts.topics import MAX_RECORD_BYTES
 from include.gateway import payload
 from include.gateway.http.answer import Fault
-from include.gateway.http.limits import MAX_RECORD_BYTES
 from include.gateway.payload import decode, iter_structure
 from include.runtime.settings import GatewayLimits
 from tests.fakes.events import board

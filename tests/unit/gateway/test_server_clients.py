@@ -24,9 +24,9 @@ def counting(gateway):
     """Count the requests that are handled."""
     handled, handle = [], gateway.server.application.handle
 
-    async def count(call, body):
+    async def count(call, body, request_id):
         handled.append(call.path)
-        return await handle(call, body)
+        return await handle(call, body, request_id)
 
     gateway.server.application.handle = count
     return handled
