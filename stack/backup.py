@@ -15,8 +15,7 @@ from pathlib import Path
 import psycopg2
 
 from include.contracts.errors import DatabaseUnavailable
-from include.gateway import call_journal
-from include.gateway.fallback import cluster_file
+from include.gateway import home_cluster, idempotency
 from include.gateway.fallback import schema as fallback_schema
 from include.runtime.settings import read
 from stack import environment, version
@@ -32,7 +31,7 @@ from stack.services import external_services, pipelines_of
 ENV_FILE = "env"
 TOKENS_FILE = "gateway-tokens.json"
 STORE = "fallback"
-STORE_DATABASES = (call_journal.FILE, fallback_schema.FILE)  # the store itself last
+STORE_DATABASES = (idempotency.JOURNAL_FILE, fallback_schema.FILE)  # the store itself last
 _POSITIONS = "SELECT consumer || ' ' || topic || ' ' || partition, next_offset FROM offset_ledger ORDER BY 1"
 _REVISION = "SELECT version_num FROM alembic_version"
 
@@ -140,8 +139,8 @@ def copy_store(source: Path, target: Path) -> None:
     if not source.is_dir():
         return
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if (source / cluster_file.FILE).exists():
-        copy_private(source / cluster_file.FILE, target / cluster_file.FILE)
+    if (source / home_cluster.CLUSTER_FILE).exists():
+        copy_private(source / home_cluster.CLUSTER_FILE, target / home_cluster.CLUSTER_FILE)
     for name in STORE_DATABASES:
         if (source / name).exists():
             address = f"{(source / name).absolute().as_uri()}?mode=ro"

@@ -1,13 +1,14 @@
-"""The application behind the HTTP server: routes requests and turns exceptions into answers."""
+"""The application behind the HTTP server: routes requests, turns exceptions into answers, answers browsers (CORS)."""
 
 import logging
 import traceback
+from collections.abc import Iterable
 
 from include.gateway.auth.tokens import NOBODY
 from include.gateway.calls.router import Call, Route, Router
 from include.gateway.calls.routes import ROUTES
 from include.gateway.http.answer import Answer, Fault, Headers, answer_of, fault
-from include.gateway.http.request import Limits, Request
+from include.gateway.http.request import Head, Limits, Request
 from include.gateway.request_trace import begin, finish
 from include.gateway.services import Services
 from include.runtime.logs import REQUEST, RequestIds
@@ -40,6 +41,7 @@ class Gateway:
     def __init__(self, services: Services, logs_access: bool = False) -> None:
         self._services = services
         self._logs_access = logs_access
+        self._origins = Origins(services.allowed_origins)
         self.router = Router(ROUTES)
 
     def admit(self, request: Request) -> Call:
@@ -49,7 +51,7 @@ class Gateway:
         except Fault as refusal:
             if request.method != b"OPTIONS":
                 raise
-            return _call_of(self._services.origins.preflight(request.head, refusal))
+            return _call_of(self._origins.preflight(request.head, refusal))
         call = route.admit(self._services.tokens, request.head, parameter)
         if route.access == "data":
             self._services.quotas.admit(call.sender)
@@ -59,7 +61,7 @@ class Gateway:
 
     def origin_headers(self, origin: bytes) -> Headers:
         """See server.Application."""
-        return self._services.origins.headers(origin)
+        return self._origins.headers(origin)
 
     def refused(self, status: int) -> None:
         """See server.Application."""
@@ -126,3 +128,40 @@ def _log_unexpected(exc: Exception) -> None:
     # the traceback and the type, but not the message: it may quote an event
     frames = "".join(traceback.format_tb(exc.__traceback__))
     log.error("unexpected %s, answered 500\n%s", type(exc).__name__, frames)
+
+
+_MAX_AGE_S = 7200  # the most that browsers keep
+_SENT = (b"access-control-allow-headers", b"authorization, content-type, idempotency-key, traceparent, x-request-id")
+_READ = (b"access-control-expose-headers", b"retry-after, x-request-id")
+
+
+class Origins:
+    """The origins whose pages may call the gateway (CORS), such as `https://app.example`.
+
+    A browser asks for leave, and lets the page read what names its origin. Calls of other programs have no origin.
+    """
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        names = [origin.encode("ascii") for origin in allowed]
+        self._headers: dict[bytes, Headers] = {
+            name: ((b"access-control-allow-origin", name), _READ, (b"vary", b"Origin")) for name in names
+        }
+
+    def headers(self, origin: bytes) -> Headers:
+        """Return the headers for an answer to a page of that origin; empty if it is not allowed."""
+        return self._headers.get(origin, ())
+
+    def preflight(self, head: Head, refusal: Fault) -> Answer:
+        """Return the answer to a browser that asks whether a page may make a call.
+
+        `refusal` is the fault of the method OPTIONS, which names the methods of the path. Raises it if nobody asks, and
+        a Fault 403 if the page's origin is not allowed.
+        """
+        if head.origin is None or head.access_control_request_method is None or refusal.status != 405:
+            raise refusal
+        if head.origin not in self._headers:
+            remedy = "have the gateway's operator add it to GATEWAY_ALLOWED_ORIGINS"
+            raise fault(403, "", "pages of this origin may not call the gateway", remedy)
+        methods = dict(refusal.headers)[b"allow"]
+        age = (b"access-control-max-age", b"%d" % _MAX_AGE_S)
+        return Answer(200, b"", ((b"access-control-allow-methods", methods), _SENT, age))

@@ -41,7 +41,7 @@ from include.contracts.topics import Topic
 from include.database.named import query
 from include.database.schema_revision import require_schema
 from include.database.sessions import LONG, connect, open_connection
-from include.gateway.fallback.cluster_file import require_own_cluster
+from include.gateway.home_cluster import require_own_cluster
 from include.gateway.intake import row_record
 from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.ports import Producer, Record

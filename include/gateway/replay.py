@@ -17,10 +17,9 @@ from include.contracts.errors import BrokerUnavailable, ConfigurationError, Fore
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.drain import Drain, DrainReport
-from include.gateway.fallback.cluster_file import ClusterFile
 from include.gateway.fallback.salvage import Salvage, waiting_of
 from include.gateway.fallback.store import SqliteFallbackStore
-from include.gateway.home_cluster import HomeCluster
+from include.gateway.home_cluster import ClusterFile, HomeCluster
 from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.ports import FallbackStore, SetAside, StoreUnavailable
 from include.runtime.kafka_connection import KafkaConnection

@@ -21,10 +21,10 @@ from include.gateway.auth.access_tokens import AccessTokens
 from include.gateway.auth.issuer_keys import HttpIssuer, IssuerKeys
 from include.gateway.auth.tokens import Tokens
 from include.gateway.broker_clock import BrokerClock
-from include.gateway.call_journal import SqliteCallJournal
-from include.gateway.fallback.cluster_file import ClusterFile
 from include.gateway.fallback.store import SqliteFallbackStore
+from include.gateway.home_cluster import ClusterFile
 from include.gateway.http.server import Server
+from include.gateway.idempotency import SqliteCallJournal
 from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.services import Services, build_services
 from include.gateway.system_of_record import PostgresSystemOfRecord

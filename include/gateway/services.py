@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -10,7 +10,6 @@ from include.gateway.auth.quotas import Quotas
 from include.gateway.auth.tokens import Tokens
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.circuit import Circuit, Supervisor
-from include.gateway.cors import Origins
 from include.gateway.counters import Counters
 from include.gateway.drain import Drain
 from include.gateway.home_cluster import HomeCluster
@@ -99,7 +98,7 @@ class Services:
     counters: Counters
     metrics: GatewayMetrics
     tokens: Tokens
-    origins: Origins
+    allowed_origins: Sequence[str]
     quotas: Quotas
     clock: BrokerClock
     limits: GatewayLimits
@@ -164,7 +163,7 @@ def build_services(
         counters=counters,
         metrics=GatewayMetrics(counters, store.backlog, circuit, idempotency, drain, home, quotas, clock),
         tokens=tokens,
-        origins=Origins(settings.allowed_origins),
+        allowed_origins=settings.allowed_origins,
         quotas=quotas,
         clock=clock,
         limits=settings.limits,

@@ -29,8 +29,8 @@ from include.contracts.pipelines import BOARD, MEMBER
 from include.contracts.topics import Topic
 from include.contracts.versions import Timed, accepted_time, accepted_version, record_time
 from include.database.named import query
-from include.gateway.event_ids import row_event_id
 from include.gateway.fallback import schema as sql
+from include.gateway.intake import row_event_id
 from include.gateway.ports import Saved, StoreUnavailable
 from include.gateway.system_of_record import saved_row
 from include.kafka.offsets import OffsetReader

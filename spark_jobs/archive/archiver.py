@@ -18,7 +18,7 @@ from include.contracts.definition import Definition
 from include.contracts.errors import LedgerBeyondEnd, RangeExpired
 from include.contracts.offsets import Offsets
 from include.database.schema_revision import require_zone
-from include.gateway.fallback.cluster_file import require_own_cluster
+from include.gateway.home_cluster import require_own_cluster
 from include.kafka.offsets import OffsetReader
 from include.runtime.failpoints import failpoint
 from include.runtime.settings import Settings

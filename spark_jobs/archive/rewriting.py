@@ -1,25 +1,33 @@
 """Rewrites files of the archive without the records of a forgotten key, which goes everywhere, or versions of rejects.
 
+`produce_tombstones` produces those of a forgotten key and of the keys joined to it, as the gateway produces them.
 `iter_expired` reads for `spark_jobs.recheck` what only the archive still has.
 """
 
+import asyncio
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.archive.store import ArchivedFile, ArchiveStore
-from include.contracts.clock import SystemClock, rfc3339
+from include.contracts.clock import Clock, SystemClock, rfc3339
 from include.contracts.definition import Definition
-from include.contracts.errors import PipelineError
+from include.contracts.errors import BrokerUnavailable, PipelineError
 from include.contracts.fields import names_key
+from include.contracts.topics import Topic
 from include.database.forgotten import ForgottenStore
 from include.database.generation_store import remove_tables
-from include.gateway.fallback.cluster_file import require_own_cluster
-from include.gateway.forget import produce_tombstones
+from include.gateway.home_cluster import require_own_cluster
+from include.gateway.intake import accepted_at, make_record
+from include.gateway.kafka_producer import KafkaProducer
+from include.gateway.ports import Record
+from include.gateway.reconcile import send
 from include.kafka.record_table import RAW
+from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import Settings
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.check import remove_leftovers, unlisted_files
@@ -246,3 +254,43 @@ def forget(start_context: StartContext, settings: Settings, key: int, reason: st
     done = {**removed, "archived records": archived.records, "archive files": len(archived.files), "tombstones": sent}
     tables.close(key, done)
     return done
+
+
+_DELIVERY_S = 30.0
+_REACH_S = 10.0
+_AT_ONCE = 1_000
+
+
+def produce_tombstones(
+    kafka: KafkaConnection, definition: Definition, key: int, stream_keys: Sequence[int], clock: Clock
+) -> int:
+    """Send a tombstone per key of the stream, then the table's. Return their number once Kafka has acknowledged all.
+
+    Blocks. Raises BrokerUnavailable; some tombstones may be in Kafka then.
+    """
+    records = [
+        *_tombstones(definition.stream, stream_keys, clock), *_tombstones(definition.table, [key], clock),
+    ]  # fmt: skip
+    return asyncio.run(_produce(kafka, records))
+
+
+def _tombstones(topic: Topic, keys: Sequence[int], clock: Clock) -> Iterator[Record]:
+    accepted = accepted_at(clock.now())
+    for key in keys:
+        yield make_record(topic, key, None, str(uuid.uuid4()), accepted)
+
+
+async def _produce(kafka: KafkaConnection, records: Sequence[Record]) -> int:
+    producer = KafkaProducer(kafka, _DELIVERY_S)
+    producer.start(lambda failure: None)
+    try:
+        if await producer.cluster_id(_REACH_S) is None:
+            raise BrokerUnavailable(bootstrap_servers=kafka.bootstrap_servers)
+        sent = 0
+        for first in range(0, len(records), _AT_ONCE):
+            sent += await send(producer, records[first : first + _AT_ONCE])
+    finally:
+        await producer.close(1.0)
+    if sent != len(records):
+        raise BrokerUnavailable("Kafka refused tombstones; the log says why", sent=sent, of=len(records))
+    return sent

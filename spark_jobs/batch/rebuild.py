@@ -31,7 +31,7 @@ from include.database.generation_store import Built, Counts, GenerationStore
 from include.database.named import query
 from include.database.schema_revision import require_zone
 from include.database.sessions import KeptConnection
-from include.gateway.fallback.cluster_file import require_own_cluster
+from include.gateway.home_cluster import require_own_cluster
 from include.kafka.offsets import OffsetReader
 from include.runtime.failpoints import failpoint
 from include.runtime.kafka_connection import KafkaConnection

@@ -18,12 +18,11 @@ from include.contracts.fields import LONG_MAX, Field
 from include.contracts.pipelines import BOARD, MEMBER, SITE_PIPELINE
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, pointer_part, violations
-from include.gateway.calls.events import EventId, KeptIn, raise_unless_kept
+from include.gateway.calls.events import EventId, KeptIn, decode, raise_unless_kept
 from include.gateway.calls.router import Call
 from include.gateway.http.answer import Answer, Fault, JsonBody, encode, fault, unavailable
 from include.gateway.idempotency import Attempted, Outcomes, fingerprint, key_reused
 from include.gateway.intake import row_record
-from include.gateway.payload import decode
 from include.gateway.ports import ChangeKey, KeyReused, Saved
 from include.gateway.services import Services
 from include.gateway.supervision import DATABASE_CLOCK_AHEAD, DATABASE_UNAVAILABLE, TABLE

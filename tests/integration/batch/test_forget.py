@@ -19,7 +19,7 @@ from include.contracts.topics import Topic
 from include.database.forgotten import ForgottenStore
 from include.database.generation_store import GenerationStore
 from include.database.migrate import migrate
-from include.gateway.fallback.cluster_file import ClusterFile
+from include.gateway.home_cluster import ClusterFile
 from include.integrity.days.comparison import verify
 from include.integrity.days.pruning import collect_orphans
 from include.runtime.kafka_connection import KafkaConnection

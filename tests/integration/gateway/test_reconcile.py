@@ -19,9 +19,8 @@ from include.contracts.pipelines import BOARD, MEMBER
 from include.contracts.validation import Reject
 from include.database.sessions import connect
 from include.gateway.broker_clock import BrokerClock
-from include.gateway.event_ids import row_event_id
 from include.gateway.fallback.store import SqliteFallbackStore
-from include.gateway.intake import row_record
+from include.gateway.intake import row_event_id, row_record
 from include.gateway.ports import ChangeKey, Record
 from include.gateway.reconcile import IdsGivenTwice, Scope, TimelineTooYoung, reconcile_sources
 from include.gateway.system_of_record import PostgresSystemOfRecord

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from include.contracts.errors import ConfigurationError
 from include.gateway import home_cluster
-from include.gateway.fallback.cluster_file import FILE, ClusterFile
 from include.gateway.fallback.store import SqliteFallbackStore
+from include.gateway.home_cluster import CLUSTER_FILE, ClusterFile
 from include.gateway.intake import Kept
 from include.gateway.ports import StoreInUse
 from include.gateway.replay import move_to_cluster
@@ -259,7 +259,7 @@ def test_file_of_the_id_is_read_and_written(tmp_path):
     assert file.read() is None
     file.write("Oz70VVgeRuitJZGnKqoBEQ")
     assert ClusterFile(tmp_path).read() == "Oz70VVgeRuitJZGnKqoBEQ"
-    assert [one.name for one in tmp_path.iterdir()] == [FILE]
+    assert [one.name for one in tmp_path.iterdir()] == [CLUSTER_FILE]
 
 
 def test_move_is_remembered_and_tells_of_the_former_cluster(tmp_path):
@@ -269,7 +269,7 @@ def test_move_is_remembered_and_tells_of_the_former_cluster(tmp_path):
 
 
 def test_move_repairs_a_file_without_an_id(tmp_path):
-    (tmp_path / FILE).write_bytes(b"")
+    (tmp_path / CLUSTER_FILE).write_bytes(b"")
     assert asyncio.run(move_to_cluster(tmp_path, "new")) is None
     assert ClusterFile(tmp_path).read() == "new"
 
@@ -290,6 +290,6 @@ def test_move_refuses_while_a_gateway_holds_the_store(tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"two words", b"\xff\xfe"])
 def test_file_without_an_id_is_refused_with_the_remedy(tmp_path, content):
-    (tmp_path / FILE).write_bytes(content)
+    (tmp_path / CLUSTER_FILE).write_bytes(content)
     with pytest.raises(ConfigurationError, match="--move-to-cluster"):
         ClusterFile(tmp_path).read()

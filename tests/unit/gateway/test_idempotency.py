@@ -7,9 +7,8 @@ import threading
 
 import pytest
 
-from include.gateway.call_journal import SqliteCallJournal
 from include.gateway.http.answer import Answer, Fault, unavailable
-from include.gateway.idempotency import Attempted, Idempotency, fingerprint
+from include.gateway.idempotency import Attempted, Idempotency, SqliteCallJournal, fingerprint
 from tests.fakes.gateway import FixedClock
 from tests.servers import wait_until
 

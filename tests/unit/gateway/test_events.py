@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.contracts.topics import MAX_RECORD_BYTES
-from include.gateway import payload
+from include.gateway.calls import events
+from include.gateway.calls.events import decode, iter_structure
 from include.gateway.http.answer import Fault
-from include.gateway.payload import decode, iter_structure
 from include.runtime.settings import GatewayLimits
 from tests.fakes.events import board
 from tests.support.wire import against, error, request
@@ -55,14 +55,14 @@ def test_too_many_parts_are_413_and_the_limit_is_named(body, limit):
 
 @pytest.mark.parametrize("many", [b"[],", b'{"":0},'])
 def test_body_of_too_many_parts_is_looked_at_until_there_are_too_many(many, monkeypatch):
-    seen, found = [], payload.iter_structure
+    seen, found = [], events.iter_structure
 
     def noted(text):
         for marks in found(text):
             seen.append(marks)
             yield marks
 
-    monkeypatch.setattr(payload, "iter_structure", noted)
+    monkeypatch.setattr(events, "iter_structure", noted)
     with pytest.raises(Fault):
         decode(b"[" + many * (4_000_000 // len(many)) + b"0]", LIMITS)
     assert len(seen) == 1
