@@ -22,8 +22,7 @@ def create_topics() -> int:
     Exit codes: 75 the broker does not answer; 78 a topic differs from its contract, or another cluster answers.
     """
     from include.gateway.fallback.cluster_file import require_own_cluster
-    from include.kafka.admin import create_topics
-    from include.kafka.audit import TIMEOUT_S
+    from include.kafka.admin import TIMEOUT_S, create_topics
     from include.runtime.settings import Settings
 
     settings = Settings.from_environment()

@@ -9,8 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from include.contracts.asyncapi import asyncapi
-from include.contracts.data_contract import data_contract
+from include.contracts.documents import asyncapi, data_contract
 from include.runtime.command import as_command
 from stack import settings_table
 from stack.layout import PROJECT_ROOT

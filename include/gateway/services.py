@@ -19,7 +19,7 @@ from include.gateway.metrics import GatewayMetrics
 from include.gateway.ports import CallJournal, Failure, FallbackStore, Producer, SystemOfRecord
 from include.gateway.supervision import client_rule_for
 from include.runtime.settings import GatewayLimits, GatewaySettings
-from include.runtime.spans import Tracer
+from include.runtime.tracing import Tracer
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from include.integrity.days.late_members import find_late_members
 from include.integrity.pages.page_model import load_rows
 from include.integrity.report import text_of
 from include.kafka.offsets import OffsetReader
-from include.kafka.topic_tail import TopicTail
+from include.kafka.reader import TopicTail
 from include.runtime.retry import retry_transient
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day

@@ -21,7 +21,7 @@ from include.contracts.validation import parse_timestamp
 from include.integrity.days.stream_lag import taken_offsets
 from include.kafka import offsets as kafka_offsets
 from include.kafka.offsets import OffsetReader
-from include.kafka.range_reader import READ_TIMEOUT_S, RangeReader
+from include.kafka.reader import READ_TIMEOUT_S, RangeReader
 from include.runtime.settings import Role, Settings
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from include.contracts.day import Day
-from include.contracts.definition_file import FOLDER, load_definition
+from include.contracts.pipelines import FOLDER, load_definition
 from include.database.migrate import migrate
 from include.integrity.days.certificate import certify
 from include.integrity.days.comparison import diff, verify

@@ -25,7 +25,7 @@ from include.contracts.errors import (
     RangeExpired,
 )
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
-from include.kafka.topic_tail import TopicTail
+from include.kafka.reader import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.archive.archiver import NO_ARCHIVE_BEFORE, TOPIC_REPLACED, Range, compact, plan
 from spark_jobs.archive.check import remove_leftovers, verify_archive
