@@ -40,7 +40,7 @@ def audit(as_json: bool) -> int:
 
     Prints each drift with the command that corrects it. Sends no alert.
     """
-    from include.database.schema_revision import checked_settings
+    from include.database.schema_check import checked_settings
     from include.integrity.watch.audit import audit_kafka
 
     return answer(audit_kafka(checked_settings("batch")), as_json)

@@ -20,7 +20,7 @@ from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from include.contracts.day import Day
-from include.database.schema_revision import checked_settings
+from include.database.schema_check import checked_settings
 from include.runtime.kafka_connection import VARIABLES
 from include.runtime.settings import LIBPQ_VARIABLES, Settings, prefix_of
 

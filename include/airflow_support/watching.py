@@ -15,7 +15,7 @@ from include.airflow_support.connections import task_settings
 from include.airflow_support.notifiers import channels_of
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.errors import DatabaseUnavailable
-from include.database.schema_revision import require_schema
+from include.database.schema_check import require_schema
 from include.integrity.dag_ids import dag_ids
 from include.integrity.days.day_status import rate_text
 from include.integrity.watch import audit

@@ -17,7 +17,7 @@ from include.contracts.clock import SystemClock
 from include.contracts.definition import Definition
 from include.contracts.errors import LedgerBeyondEnd, RangeExpired
 from include.contracts.offsets import Offsets
-from include.database.schema_revision import require_zone
+from include.database.schema_check import require_zone
 from include.gateway.fallback.cluster_file import require_own_cluster
 from include.kafka.offsets import OffsetReader
 from include.runtime.failpoints import failpoint

@@ -29,7 +29,7 @@ from include.contracts.definition import Definition
 from include.contracts.errors import DatabaseUnavailable, MissingRange, Retryable
 from include.database.generation_store import Built, Counts, GenerationStore
 from include.database.named import query
-from include.database.schema_revision import require_zone
+from include.database.schema_check import require_zone
 from include.database.sessions import KeptConnection
 from include.gateway.fallback.cluster_file import require_own_cluster
 from include.kafka.offsets import OffsetReader

@@ -14,7 +14,7 @@ from include.contracts.evolution import compare, kept_form
 from include.contracts.pipelines import load_definition
 from include.database import migrate as migration
 from include.database.migrate import migrate
-from include.database.schema_revision import require_schema
+from include.database.schema_check import require_schema
 from include.runtime.settings import Settings
 from tests.support.catalogue import catalogue
 from tests.support.database import database_environment

@@ -11,7 +11,7 @@ import pytest
 from include.contracts import pipelines
 from include.contracts.errors import MISCONFIGURED, ContractMismatch
 from include.database.migrate import migrate
-from include.database.schema_revision import newest_revision, require_schema
+from include.database.schema_check import newest_revision, require_schema
 from include.runtime.settings import Settings
 from tests.support.catalogue import catalogue
 from tests.support.clone import version_in
