@@ -13,7 +13,7 @@ from typing import Any
 from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 
 from include.contracts.errors import PipelineError, Retryable
-from include.integrity.dag_ids import dag_ids
+from include.integrity.jobs import dag_ids
 from include.runtime.settings import read
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,7 @@ from airflow.sdk import BaseNotifier, Context
 from airflow.sdk.configuration import conf
 
 from include.contracts.errors import Retryable
-from include.integrity.watch.alert_store import Send
-from include.integrity.watch.findings import Notice
+from include.integrity.watch.alerts import Notice, Send
 from include.runtime.settings import AlertSettings
 
 log = logging.getLogger(__name__)

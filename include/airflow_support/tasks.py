@@ -29,7 +29,7 @@ from include.airflow_support.defaults import (
     rebuild_submission,
 )
 from include.airflow_support.submit import JobSubmitOperator
-from include.integrity.process import rebuild_arguments
+from include.integrity.jobs import rebuild_arguments
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ def publish(
     from include.airflow_support import steps
     from include.airflow_support.connections import day_settings
     from include.integrity.days import publication
-    from include.integrity.days.verified import Seen
+    from include.integrity.days.comparison import Seen
 
     if approval is None:
         raise steps.ApprovalMissing(day=day)

@@ -16,12 +16,11 @@ from include.airflow_support.notifiers import channels_of
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.errors import DatabaseUnavailable
 from include.database.schema_check import require_schema
-from include.integrity.dag_ids import dag_ids
 from include.integrity.days.day_status import rate_text
+from include.integrity.jobs import dag_ids
 from include.integrity.watch import audit
-from include.integrity.watch.alert_store import AlertStore, Send, notify, tell
+from include.integrity.watch.alerts import AlertStore, Event, Finding, Notice, Send, notify, tell
 from include.integrity.watch.conditions import database_silent, judge
-from include.integrity.watch.findings import Event, Finding, Notice
 from include.integrity.watch.snapshot import read_snapshot
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from include.integrity.dag_ids import BASES, SITE_BASES
+from include.integrity.jobs import BASES, SITE_BASES
 from tests.support.errors import pipeline_errors
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.handlers import Message
 
-from include.integrity.watch.findings import Finding, Notice
+from include.integrity.watch.alerts import Finding, Notice
 from include.runtime.settings import AlertSettings
 from stack.ports import unused
 from tests.support.webhook import Webhook

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from include.contracts.errors import DatabaseUnavailable
-from include.integrity.watch.alert_store import NotNotified
+from include.integrity.watch.alerts import NotNotified
 from include.runtime.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("dag_bag")  # Airflow reads its environment when it is imported
