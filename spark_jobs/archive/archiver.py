@@ -12,7 +12,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.archive.store import ArchivedFile, ArchiveStore, Batch, Gap, Position
+from include.archive.catalogue import ArchivedFile, ArchiveStore, Batch, Gap, Position
 from include.contracts.clock import SystemClock
 from include.contracts.definition import Definition
 from include.contracts.errors import LedgerBeyondEnd, RangeExpired

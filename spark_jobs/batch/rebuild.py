@@ -22,7 +22,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyspark import RDD, Accumulator, SparkContext
 
-from include.archive.store import ArchiveStore
+from include.archive.catalogue import ArchiveStore
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.definition import Definition

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from include.archive.store import ArchiveStore, Batch
+from include.archive.catalogue import ArchiveStore, Batch
 from include.contracts.clock import SystemClock, epoch_ms
 from include.contracts.day import Day
 from include.contracts.errors import DriverSuperseded, TableReplaced

@@ -40,7 +40,7 @@ def test_the_house_as_it_is_keeps_them(house):
         ("include/runtime", "include.kafka.offsets"),
         ("include/kafka", "include.database.sessions"),
         ("include/database", "include.integrity.jobs"),
-        ("include/gateway", "include.archive.store"),
+        ("include/gateway", "include.archive.catalogue"),
         ("include/gateway/http", "include.gateway.intake"),
         ("include/integrity/days", "include.integrity.watch.alerts"),
         ("include/integrity", "include.airflow_support.defaults"),
