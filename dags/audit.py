@@ -42,14 +42,14 @@ for pipeline in pipeline_names():
         @task
         def kafka(pipeline: str) -> dict[str, Any]:
             """Find the drifts, remember them, and tell the channels what is new."""
-            from include.airflow_support.watching import audit_kafka
+            from include.airflow_support.alerts import audit_kafka
 
             return audit_kafka(pipeline, get_current_context())
 
         @task
         def stream(pipeline: str) -> dict[str, Any]:
             """Publish the rates, remember days above the limit, and tell the channels what is new."""
-            from include.airflow_support.watching import audit_stream
+            from include.airflow_support.alerts import audit_stream
 
             return audit_stream(pipeline, get_current_context())
 

@@ -20,8 +20,7 @@ from airflow.sdk import DAG, task
 
 from include.airflow_support.defaults import dag_arguments, forget_submission
 from include.airflow_support.forms import dry_run_field, key_field, reason_field, require_same_key
-from include.airflow_support.submit import JobSubmitOperator
-from include.airflow_support.tasks import MADE_BY, replay_fallback
+from include.airflow_support.tasks import MADE_BY, JobSubmitOperator, replay_fallback
 from include.runtime.settings import pipeline_names
 
 KEY = "{{ params.key }}"

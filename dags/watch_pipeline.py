@@ -37,7 +37,7 @@ for pipeline in pipeline_names():
         @task(retries=0, execution_timeout=dt.timedelta(minutes=4))
         def watch(pipeline: str) -> dict[str, Any]:
             """Find what is wrong, remember it, and tell the channels what is new."""
-            from include.airflow_support.watching import watch_pipeline
+            from include.airflow_support.alerts import watch_pipeline
 
             return watch_pipeline(pipeline, get_current_context())
 

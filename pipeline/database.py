@@ -33,7 +33,7 @@ def migrate() -> int:
 @database.command()
 def rights() -> int:
     """Print the least rights of each role as GRANT statements."""
-    from include.database.grants import grants
+    from include.database.sessions import grants
     from include.runtime.settings import Settings
 
     print(*grants(Settings.from_environment().pipeline), sep="\n")

@@ -41,7 +41,7 @@ def _dry_run_option(function: _Function) -> _Function:
 
 
 def _settings() -> "Settings":
-    from include.database.schema_revision import checked_settings
+    from include.database.schema_check import checked_settings
 
     return checked_settings("batch")
 

@@ -49,7 +49,7 @@ def drain(as_json: bool, timeout_s: float) -> int:
 
     Exit codes: 3 Kafka refuses events; 75 some wait, or a gateway does not answer.
     """
-    from include.database.schema_revision import checked_settings
+    from include.database.schema_check import checked_settings
     from include.integrity.days.gateways import replay_fallback
 
     return answer(replay_fallback(checked_settings("batch"), timeout_s), as_json)
@@ -206,7 +206,7 @@ def give_up_store(store: str, reason: str, made_by: str, as_json: bool) -> int:
 
     Days can be certified again. Run it once for each pipeline; see runbook gateway-lost.
     """
-    from include.database.schema_revision import checked_settings
+    from include.database.schema_check import checked_settings
     from include.integrity.days import gateways
 
     return answer(gateways.give_up_store(checked_settings("batch"), store, reason, made_by), as_json)

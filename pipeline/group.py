@@ -38,8 +38,7 @@ class Group(click.Group):
 
 def answer(result: Any, as_json: bool) -> int:
     """Print the result of a step as text or as one line of JSON; returns LOOK if a person has to look, else OK."""
-    from include.integrity.commands import needs_a_person
-    from include.integrity.report import text_of
+    from include.integrity.commands import needs_a_person, text_of
 
     print(json.dumps(_plain(result), default=str, ensure_ascii=False) if as_json else text_of(result))
     return LOOK if needs_a_person(result) else OK

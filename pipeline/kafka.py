@@ -22,8 +22,7 @@ def create_topics() -> int:
     Exit codes: 75 the broker does not answer; 78 a topic differs from its contract, or another cluster answers.
     """
     from include.gateway.home_cluster import require_own_cluster
-    from include.kafka.admin import create_topics
-    from include.kafka.audit import TIMEOUT_S
+    from include.kafka.admin import TIMEOUT_S, create_topics
     from include.runtime.settings import Settings
 
     settings = Settings.from_environment()
@@ -41,7 +40,7 @@ def audit(as_json: bool) -> int:
 
     Prints each drift with the command that corrects it. Sends no alert.
     """
-    from include.database.schema_revision import checked_settings
+    from include.database.schema_check import checked_settings
     from include.integrity.watch.audit import audit_kafka
 
     return answer(audit_kafka(checked_settings("batch")), as_json)

@@ -18,7 +18,7 @@ def stream() -> None:
 @json_option
 def catch_up(timeout_s: float, as_json: bool) -> int:
     """Wait until the stream has processed the records in the topics."""
-    from include.database.schema_revision import checked_settings
+    from include.database.schema_check import checked_settings
     from include.integrity.days.stream_lag import wait_until_caught_up
 
     return answer(wait_until_caught_up(checked_settings("batch"), timeout_s), as_json)
@@ -58,7 +58,7 @@ def repair(dry_run: bool, consumer: str | None, reject: str | None, force: bool)
 
     from include.contracts.clock import SystemClock
     from include.database.offset_ledger import OffsetLedger
-    from include.database.schema_revision import checked_settings
+    from include.database.schema_check import checked_settings
     from include.kafka.offsets import OffsetReader
     from spark_jobs import repair as job
     from spark_jobs.speed.health.state import Query
@@ -95,7 +95,7 @@ def recheck(execute: bool, force: bool) -> int:
     Exit codes: 0 nothing found, or removed; 2 wrong arguments; 3 rows or versions were found and not removed; 75 a
     driver is alive or behind, an archive run is in progress, or a server is down: run it again; 78 a setting is wrong.
     """
-    from include.database.schema_revision import checked_settings
+    from include.database.schema_check import checked_settings
     from spark_jobs.recheck import Recheck, lines
 
     found = Recheck(checked_settings("batch"))

@@ -5,8 +5,7 @@ Registration only.
 
 from airflow.plugins_manager import AirflowPlugin
 
-from include.airflow_support.frames import OwnFramesOnly
-from include.airflow_support.runbooks import runbooks_app
+from include.airflow_support.api_server import OwnFramesOnly, runbooks_app
 from include.airflow_support.timetable import DayTimetable
 from include.integrity.pages.app import airflow_app, navigation
 from include.integrity.pages.metrics import airflow_metrics_app

@@ -20,7 +20,7 @@ def main(run_id: str, verify: bool, accept_gap: str | None) -> int:
     Exit codes: 0 archived, or nothing new; 4 refused, the log has the reason; 75 a server is down or another run
     archives, try again later; 78 a setting is wrong, records are gone or a file is damaged: a person must decide first.
     """
-    from include.database.schema_revision import checked_settings
+    from include.database.schema_check import checked_settings
     from spark_jobs.archive.archiver import archive_topics
     from spark_jobs.archive.check import verify_archive
     from spark_jobs.connectors.session import context_on_demand

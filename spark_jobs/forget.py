@@ -33,7 +33,7 @@ def main(key: int, reason: str, execute: bool, made_by: str) -> int:
     Exit codes: 0 counted, or removed; 2 wrong arguments; 4 refused, the log has the reason; 75 a rebuild or an archive
     run is in progress, or a server is down: run it again; 78 a setting is wrong.
     """
-    from include.database.schema_revision import checked_settings
+    from include.database.schema_check import checked_settings
     from spark_jobs.archive.rewriting import count, forget
     from spark_jobs.connectors.session import context_on_demand
 

@@ -12,7 +12,7 @@ import click
 from include.contracts.day import Day
 from include.contracts.errors import OK, PipelineError
 from include.database.generation_store import GenerationStore
-from include.database.schema_revision import checked_settings
+from include.database.schema_check import checked_settings
 from include.runtime.command import Job
 from include.runtime.lineage import lineage_of, rebuild_job
 from spark_jobs.connectors.session import open_context

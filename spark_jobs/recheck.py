@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
-from include.archive.store import ArchiveStore
+from include.archive.catalogue import ArchiveStore
 from include.contracts import headers as h
 from include.contracts.clock import rfc3339
 from include.contracts.day import Day

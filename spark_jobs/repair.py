@@ -18,7 +18,7 @@ from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import Move, OffsetLedger, Output
 from include.integrity.days.replaced_topic import take_out_of_cuts
 from include.kafka.offsets import OffsetReader
-from include.kafka.topic_tail import read_as_rejects
+from include.kafka.reader import read_as_rejects
 from include.runtime.command import author
 from include.runtime.settings import DatabaseSettings, Settings
 from spark_jobs.speed.health.state import Query, topics_of

@@ -10,8 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from include.contracts.asyncapi import asyncapi
-from include.contracts.data_contract import data_contract
+from include.contracts.documents import asyncapi, data_contract
 from include.runtime.command import as_command
 from include.runtime.settings import GatewayLimits
 from stack import metrics_table, settings_table

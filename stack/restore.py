@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psycopg2
 
-from include.archive.store import MARKER
+from include.archive.catalogue import MARKER
 from include.contracts.errors import DatabaseUnavailable
 from include.gateway.fallback import schema as fallback_schema
 from include.gateway.fallback.folder import ID_FILE

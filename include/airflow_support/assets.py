@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import Asset, Context, get_current_context
 
 from include.contracts.errors import PipelineError
-from include.integrity.dag_ids import dag_ids
+from include.integrity.jobs import dag_ids
 
 # The newest request of the run's day: events of one key that arrive before its run is created share that run. One that
 # a person creates in Airflow's website has none of these values; one that is sent to the API is nobody's word for who

@@ -17,10 +17,11 @@ import os
 from typing import Any
 
 from airflow.sdk import Connection
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from include.contracts.day import Day
-from include.database.schema_revision import checked_settings
+from include.database.schema_check import checked_settings
 from include.runtime.kafka_connection import VARIABLES
 from include.runtime.settings import LIBPQ_VARIABLES, Settings, prefix_of
 
@@ -59,6 +60,11 @@ def day_settings(pipeline: str, day: str) -> tuple[Settings, Day]:
     """Return the same, and the day. Raises DayFormatError as well."""
     settings = batch_settings(pipeline)
     return settings, Day.parse(day, settings.timezone)
+
+
+def address_of(path: str) -> str:
+    """Return the URL of a page; its path alone if Airflow does not know its own address (`[api] base_url`)."""
+    return f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/{path}"
 
 
 def _fields(connection_id: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 
 from include.contracts.errors import PipelineError, Retryable
-from include.integrity.dag_ids import dag_ids
+from include.integrity.jobs import dag_ids
 from include.runtime.settings import read
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def dag_arguments(base: str, runbook: str, pipeline: str, doc: str, *tags: str) 
     """Return the arguments of a pipeline's DAG. `runbook` is a name in docs/runbooks.
 
     The documentation names the pipeline's own DAGs and assets, and ends with a link to the runbook, which the plugin
-    serves (`runbooks.py`).
+    serves (`api_server.py`).
     """
     for each, own in dag_ids(pipeline).items():
         doc = doc.replace(f"`{each}`", f"`{own}`").replace(f"# {each}\n", f"# {own}\n")

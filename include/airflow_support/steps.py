@@ -16,6 +16,7 @@ from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.errors import PipelineError, Retryable
 from include.gateway.reconcile import DEFAULT_SINCE, Scope, reconcile_sources
+from include.integrity.commands import text_of
 from include.integrity.days import certificate as certificates
 from include.integrity.days import due_days as days
 from include.integrity.days import gateways, publication
@@ -24,7 +25,6 @@ from include.integrity.days.due_days import days_between
 from include.integrity.days.gateways import FallbackNotDrained, require_stores_read
 from include.integrity.days.late_members import find_late_members
 from include.integrity.pages.day_page import preview
-from include.integrity.report import text_of
 
 log = logging.getLogger(__name__)
 

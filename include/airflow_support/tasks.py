@@ -1,18 +1,26 @@
 """The tasks that DAGs have in common. Imported at parse time: each imports what it calls when it runs.
 
 Every task's first argument names its pipeline; a job has it in its environment. Arguments are text, as Airflow renders
-it, and results JSON.
+it, and results JSON. A Spark job is tried again only when that can help. A build waits for a person before it is
+published, if one has to approve it.
 """
 
 import datetime as dt
 import logging
+import os
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.standard.exceptions import HITLTimeoutError
+from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.sdk import Context, Param, TriggerRule, get_current_context, task, task_group
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskAwaitingInput
 
-from include.airflow_support.approval import PublishApproval
 from include.airflow_support.assets import (
     REQUEST_MADE_BY,
     REQUEST_REASON,
@@ -28,10 +36,163 @@ from include.airflow_support.defaults import (
     rebuild_days_submission,
     rebuild_submission,
 )
-from include.airflow_support.submit import JobSubmitOperator
-from include.integrity.process import rebuild_arguments
+from include.contracts.errors import FINAL
+from include.integrity.jobs import rebuild_arguments
+from include.runtime.lineage import PARENT
+from include.runtime.process_tree import die_with_parent
 
 log = logging.getLogger(__name__)
+
+
+def _parent(context: Context) -> dict[str, str]:
+    """Return the variable that names this task as the parent of the job's lineage; none if lineage is off."""
+    from airflow.providers.openlineage import conf
+
+    if conf.is_disabled():
+        return {}
+    from airflow.providers.openlineage.plugins.macros import lineage_parent_id
+
+    return {PARENT: lineage_parent_id(context["ti"])}
+
+
+class JobSubmitOperator(SparkSubmitOperator):
+    """Submits one of our jobs. Their exit codes say what every command's do; spark-submit ends with them.
+
+    A failure that no retry mends fails the task: three more tries would hold the pool of rebuilds for nothing. Other
+    codes are tried again, also 1, with which a Python or a JVM that did not come up ends.
+
+    The job dies with its task: when a task process is killed, a retry begins, and the job would go on beside it.
+    """
+
+    def execute(self, context: Context) -> Any:
+        """Run the job to its end. Raises AirflowFailException when trying again cannot help."""
+        from include.airflow_support.connections import task_environment  # brings drivers with it
+
+        # not by env_vars: these are shown with the task, and on the command line with some masters
+        os.environ.update(task_environment((self.env_vars or {})["PIPELINE"]))
+        self.env_vars = {**(self.env_vars or {}), **_parent(context)}
+        try:
+            return super().execute(context)
+        except AirflowException as exc:
+            process = getattr(self._hook, "_submit_sp", None)
+            if process is not None and process.returncode in FINAL:
+                raise AirflowFailException(f"{exc} A retry does not help: a person has to look first.") from exc
+            raise
+
+    def _get_hook(self) -> SparkSubmitHook:
+        hook = super()._get_hook()
+        hook.submit = partial(hook.submit, preexec_fn=die_with_parent)  # type: ignore[method-assign]  # given to Popen
+        return hook
+
+
+class PublishApproval(ApprovalOperator):
+    """Waits, without a slot, until a person approves or rejects the day's build; passes at once if none has to.
+
+    Returns {"approved_by": the person's name, or None if none was asked, "seen": what the answer is bound to,
+    "would_ask": True if a person has to approve}. `publish` refuses anything but what was seen. `seen` is None in a dry
+    run, which asks nobody, and if a form accepted beforehand whatever vanishes. A rejected day is skipped with what
+    follows: readers see what they saw. Without an answer within `response_timeout` the task fails and says so; clearing
+    it asks again.
+    """
+
+    template_fields: Collection[str] = ("day", "build", "subject", "body")  # in the order of rendering
+
+    def __init__(self, *, pipeline: str, day: Any, build: str, response_timeout: dt.timedelta, **kwargs: Any) -> None:
+        super().__init__(
+            subject="Publish day {{ task.day }}?",
+            response_timeout=response_timeout,
+            execution_timeout=None,  # else it would become the time-out of the answer
+            map_index_template="{{ task.day }}",
+            **kwargs,
+        )
+        self.pipeline, self.day, self.build = pipeline, day, build
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Ask a person if one has to decide."""
+        from include.airflow_support import steps
+
+        if context["params"].get("accept_vanishing"):
+            return _passed(seen=None)
+        if context["params"].get("dry_run"):
+            return _passed(seen=None, would_ask=steps.needs_approval(self.pipeline, self.day, self.build))
+        question, seen = steps.approval_question(self.pipeline, self.day, self.build)
+        if question is None:
+            return _passed(seen)
+        self.body = fenced(question)
+        self.log.info("day %s waits for a person, in the task's tab Required Actions\n%s", self.day, question)
+        try:
+            super().execute(context)
+        except TaskAwaitingInput as waiting:
+            waiting.kwargs = {"seen": seen}  # Airflow keeps it with the question, and passes it to `execute_complete`
+            raise
+        raise AssertionError("the task waits")
+
+    def execute_complete(  # type: ignore[override]  # Airflow passes what `execute` has it keep
+        self, context: Context, event: dict[str, Any], seen: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Go on after the answer to the question about `seen`."""
+        try:
+            # not ApprovalOperator's: it skips nothing that follows in a mapped task group
+            answer = HITLOperator.execute_complete(self, context, event)
+        except HITLTimeoutError as exc:
+            raise AirflowFailException(  # a retry would ask again
+                f"nobody approved or rejected day {self.day} within {self.response_timeout}; the day is "
+                "unchanged. Clear this task to ask again"
+            ) from exc
+        user = (answer["responded_by_user"] or {}).get("name")
+        if answer["chosen_options"] == [self.REJECT]:
+            raise AirflowSkipException(f"{user} rejected the build; day {self.day} is unchanged")
+        return {"approved_by": user, "seen": seen, "would_ask": True}
+
+
+def _passed(seen: dict[str, Any] | None, would_ask: bool = False) -> dict[str, Any]:
+    return {"approved_by": None, "seen": seen, "would_ask": would_ask}
+
+
+def fenced(text: str) -> str:
+    """Return the text as a block of Markdown that shows it as it is, whatever it holds."""
+    longest = max((len(run) for run in re.findall(r"~+", text)), default=0)
+    fence = "~" * max(3, longest + 1)
+    return f"{fence}\n{text}\n{fence}"
+
+
+Result = Mapping[str, Any]
+
+
+def summary_of(
+    pipeline: str,
+    day: str,
+    is_dry_run: bool,
+    report: Result | None,
+    approval: Result | None,
+    published: Result | None,
+    certified: Result | None,
+) -> dict[str, Any]:
+    """Return the day's result from those of its tasks; None for a task that did not succeed."""
+    from include.airflow_support.connections import address_of
+
+    page = address_of(f"integrity/{pipeline}/days/{day}")
+    if report is None:
+        return {"result": "not built: see the failed task of the day", "page": page}
+    return {
+        "result": _result(is_dry_run, approval, published),
+        "certified": certified is not None,
+        "rows": report["generation"]["row_count"],
+        "corrections": dict(report["corrections"]),
+        "page": page,
+    }
+
+
+def _result(is_dry_run: bool, approval: Result | None, published: Result | None) -> str:
+    if is_dry_run:
+        would_wait = approval is not None and bool(approval.get("would_ask"))
+        return "would wait until a person approves it" if would_wait else "would be published"
+    if published is None:
+        return "not published: a person rejected it, or a task of the day failed"
+    if published["was_identical"]:
+        return "unchanged: the day shows the same rows already"
+    return f"published as generation {published['generation_id']}"
+
 
 RUN_ID = "{{ run_id }}"  # names the build; TaskFlow reserves an argument called run_id
 # the person who pressed the button, else the DAG; and the run, which knows its own changes by it
@@ -72,9 +233,9 @@ def replay_fallback(pipeline: str) -> dict[str, Any]:
 def wait_until_caught_up(pipeline: str, timeout_s: str) -> dict[str, Any]:
     """Give the stream time to write what was read, so that the comparison with it is fair."""
     from include.airflow_support.connections import batch_settings
-    from include.integrity.days import stream_lag as caught_up
+    from include.integrity.days import stream_lag
 
-    return asdict(caught_up.wait_until_caught_up(batch_settings(pipeline), timeout_s=float(timeout_s)))
+    return asdict(stream_lag.wait_until_caught_up(batch_settings(pipeline), timeout_s=float(timeout_s)))
 
 
 @task
@@ -181,7 +342,7 @@ def publish(
     from include.airflow_support import steps
     from include.airflow_support.connections import day_settings
     from include.integrity.days import publication
-    from include.integrity.days.verified import Seen
+    from include.integrity.days.comparison import Seen
 
     if approval is None:
         raise steps.ApprovalMissing(day=day)
@@ -213,9 +374,9 @@ def certify(pipeline: str, day: str) -> dict[str, Any]:
 def cover(pipeline: str, day: str) -> int:
     """Move live rows that the published day covers out of the way of readers; skipped with publish."""
     from include.airflow_support.connections import day_settings
-    from include.integrity.days import pruning as covering
+    from include.integrity.days import pruning
 
-    return covering.cover(*day_settings(pipeline, day))
+    return pruning.cover(*day_settings(pipeline, day))
 
 
 @task
@@ -325,8 +486,6 @@ def _publish(pipeline: str, day: str, made_by: str, reason: str, is_by_hand: boo
 @task
 def summary(pipeline: str, days: list[str] | None) -> dict[str, Any]:
     """Return the result of the form: of each day its corrections by class, whether it is published, and its page."""
-    from include.airflow_support.summary import summary_of
-
     if days is None:
         raise AirflowSkipException("no day was built: the days were refused")
     context = get_current_context()

@@ -1,18 +1,28 @@
-"""The port to the store of the archive's files: objects that are written once, whole, and never changed.
+"""The port to the store of the archive's files, and its adapter for a folder of this machine, or mounted on all.
 
-Paths are relative, with slashes. The adapters are a folder and a bucket of an object store; both pass one suite of
-tests. The port has no rename, and no caller relies on the order in which a listing shows new objects: an object is part
-of the archive only once the catalogue in PostgreSQL lists its path.
+Objects are written once, whole, and never changed. Paths are relative, with slashes. The other adapter is a bucket of
+an object store (`bucket.py`); both pass one suite of tests. The port has no rename, and no caller relies on the order
+in which a listing shows new objects: an object is part of the archive only once the catalogue in PostgreSQL lists its
+path.
 """
 
+import errno
+import hashlib
+import os
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
+from urllib.parse import unquote
+
+import pyarrow.fs as pa_fs
 
 from include.contracts.errors import ConfigurationError, Transient
+from include.runtime.s3_connection import FILE_SCHEME, S3_SCHEME, S3Connection
 
 PART = ".part"  # at the end of the name of a file that is not whole
 
@@ -118,3 +128,123 @@ class Storage(ABC):
         """Return the content of an object. Raises FileNotFoundError."""
         with self.open(path) as file:
             return bytes(file.read())
+
+
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # of some network file systems
+
+
+class FolderStorage(Storage):
+    """Files below a folder, which is made when the first object is written."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root).absolute()
+
+    def create(self, path: str) -> NewObject:
+        """Begin a file beside its later place, under a hidden name."""
+        target = self._root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return _NewFile(self._root, target)
+
+    def open(self, path: str) -> Any:
+        """Return Arrow's file of the path."""
+        return pa_fs.LocalFileSystem().open_input_file(str(self._root / path))
+
+    def checksum(self, path: str) -> str:
+        """Read the file and return its SHA-256."""
+        return _checksum(self._root / path)
+
+    def sizes(self, paths: Iterable[str]) -> Mapping[str, int]:
+        """Look at each file."""
+        wanted = list(paths)
+        found = pa_fs.LocalFileSystem().get_file_info([str(self._root / path) for path in wanted])
+        return {path: info.size for path, info in zip(wanted, found, strict=True) if info.is_file}
+
+    def iter_objects(self) -> Iterator[StoredObject]:
+        """Yield the files that are whole."""
+        return (each for each in self._iter_files() if not each.path.endswith(PART))
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove the files; folders stay."""
+        for path in paths:
+            (self._root / path).unlink(missing_ok=True)
+
+    def remove_unfinished(self, before_s: float) -> int:
+        """Remove files of writers that died."""
+        old = [each.path for each in self._iter_files() if each.path.endswith(PART) and each.modified_at_s < before_s]
+        self.remove(old)
+        return len(old)
+
+    def remove_versions(self) -> int:
+        """Return 0: a folder keeps no versions. Snapshots of its file system are not seen."""
+        return 0
+
+    def _iter_files(self) -> Iterator[StoredObject]:
+        for info in pa_fs.LocalFileSystem().get_file_info(
+            pa_fs.FileSelector(str(self._root), allow_not_found=True, recursive=True)
+        ):
+            if info.is_file:
+                path = str(Path(info.path).relative_to(self._root))
+                yield StoredObject(path, info.size, info.mtime_ns / 1e9)
+
+
+class _NewFile(NewObject):
+    """A file under a hidden name; a link, which replaces no file, gives it its own name."""
+
+    def __init__(self, root: Path, target: Path) -> None:
+        self._root = root
+        self._target = target
+        self._part = target.with_name(f".{target.name}.{uuid.uuid4().hex}{PART}")
+        super().__init__(self._part.open("xb"))
+
+    def publish(self) -> int:
+        """Sync the file and its folders, too: after retention it is the only copy, and a power failure may come."""
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+        byte_count = os.fstat(self.stream.fileno()).st_size
+        self.stream.close()
+        self._link()
+        self._part.unlink(missing_ok=True)
+        for folder in self._target.parents:
+            if folder == self._root or self._root in folder.parents:
+                _sync(folder)
+        return byte_count
+
+    def _link(self) -> None:
+        try:
+            os.link(self._part, self._target)
+        except FileExistsError:
+            if _checksum(self._part) != _checksum(self._target):
+                raise
+        except OSError as exc:
+            if exc.errno not in _NO_LINKS or self._target.exists():
+                raise
+            self._part.rename(self._target)  # names are unique, so that nothing is replaced
+
+    def discard(self) -> None:
+        """Close and remove the file."""
+        super().discard()
+        self._part.unlink(missing_ok=True)
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def open_storage(location: str, s3: S3Connection) -> Storage:
+    """Return the store at a path, file:///path or s3://bucket/prefix. Connects to nothing."""
+    if location.startswith(S3_SCHEME):
+        from include.archive.bucket import BucketStorage  # most archives are folders
+
+        return BucketStorage(location, s3)
+
+    is_uri = location.startswith(FILE_SCHEME)
+    return FolderStorage(unquote(location.removeprefix(FILE_SCHEME)) if is_uri else location)

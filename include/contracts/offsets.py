@@ -1,5 +1,9 @@
-"""Partitions of topics, offsets in them, and ranges of offsets."""
+"""Partitions of topics, the partition of a key, offsets, and ranges of offsets.
 
+The partition of a key is librdkafka's `murmur2_random`, the Java clients' default, computed without sending.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 Partition = tuple[str, int]  # topic, number of the partition; -1 for a topic that does not exist yet
@@ -46,3 +50,37 @@ class OffsetRange:
             middle[partition] = begin + min(end - begin, count)
             count -= middle[partition] - begin
         return OffsetRange(self.start, middle), OffsetRange(middle, self.end)
+
+
+_MASK = 0xFFFFFFFF
+_MULTIPLIER = 0x5BD1E995
+
+
+def known_partition(partitions: Mapping[str, int], topic: str, key: bytes | None) -> Partition | None:
+    """Return the partition of a key by the number of partitions of each topic; None without a key or any topics.
+
+    The partition of a topic that `partitions` lacks is -1. Takes some microseconds.
+    """
+    if key is None or not partitions:
+        return None
+    count = partitions.get(topic, 0)
+    return topic, partition_of(key, count) if count > 0 else -1
+
+
+def murmur2(data: bytes) -> int:
+    """Return Kafka's hash of a key, unsigned."""
+    value = (0x9747B28C ^ len(data)) & _MASK
+    whole = len(data) & ~3
+    for index in range(0, whole, 4):
+        part = int.from_bytes(data[index : index + 4], "little") * _MULTIPLIER & _MASK
+        part = (part ^ part >> 24) * _MULTIPLIER & _MASK
+        value = (value * _MULTIPLIER & _MASK) ^ part
+    if whole < len(data):
+        value = (value ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
+    value = (value ^ value >> 13) * _MULTIPLIER & _MASK
+    return value ^ value >> 15
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition of a key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -1,15 +1,18 @@
 """Roles and schema: `pipeline database migrate`. Idempotent; run it before anything of a new version connects.
 
 A migration waits for a table's lock for a short time only, because later sessions queue behind it. It names the
-sessions that block it: PostgreSQL reports them only while it waits.
+sessions that block it: PostgreSQL reports them only while it waits. Afterwards the tables and views are brought to the
+pipeline's definition.
 """
 
 import dataclasses
 import datetime as dt
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,14 +20,16 @@ import sqlalchemy
 from alembic import command
 from alembic.config import Config
 from psycopg2 import sql
-from psycopg2.errors import DeadlockDetected, LockNotAvailable
+from psycopg2.errors import DeadlockDetected, DependentObjectsStillExist, LockNotAvailable
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.errors import ConfigurationError, ContractMismatch, DatabaseUnavailable, Transient
+from include.contracts.evolution import compare, kept_form
 from include.contracts.pipelines import SITE_PIPELINE
-from include.database import schema_revision
-from include.database.evolve import evolve, make_view
-from include.database.named import fill, query
-from include.database.schema_revision import keep_zone
+from include.database import schema_check
+from include.database.named import fill, pipeline_of, query
+from include.database.schema_check import detail_columns, keep_zone
 from include.database.sessions import (
     MIGRATION,
     KeptConnection,
@@ -82,6 +87,8 @@ def blocking_sessions(database: DatabaseSettings, role: Role, application: str, 
 
 
 _HERE = Path(__file__).parent
+VIEW = _HERE / "view.sql"
+_TABLES = ("detail_live", "detail_covered", "detail_empty", "detail_final")
 ANALYST_LIMITS = _HERE / "limit_analysts.sql"
 SCHEMA, SITE = _HERE / "schema.sql", _HERE / "site.sql"
 ROLES: tuple[Role, ...] = ("pipeline_owner", "gateway", "stream", "batch", "integrity", "analyst")
@@ -142,7 +149,7 @@ def migrate(settings: Settings) -> str:
                 cursor.execute(query("select_is_migrated", cursor))
                 is_migrated, is_of_another = cursor.fetchone()
                 if is_of_another:
-                    raise schema_revision.other_pipeline(settings.database)
+                    raise schema_check.other_pipeline(settings.database)
                 if not is_migrated:
                     return _create(settings.database)
                 cursor.execute(query("select_revision", cursor))
@@ -163,7 +170,7 @@ def migrate(settings: Settings) -> str:
 
 def _require_known(revision: str | None, database: str) -> None:
     """Raise ContractMismatch if no migration here leads on from the database's revision; None is no revision."""
-    known = schema_revision.revisions()
+    known = schema_check.revisions()
     if revision is not None and revision > known[-1]:
         raise ContractMismatch(
             f"a later version migrated the database (to revision {revision}); update to it, or restore a backup from"
@@ -204,7 +211,7 @@ def _make_roles(database: DatabaseSettings) -> None:
 
 def _create(database: DatabaseSettings) -> str:
     """Make the schema of today in an empty database, in one transaction, and return its revision."""
-    revision = schema_revision.newest_revision()
+    revision = schema_check.newest_revision()
     with connect(database, "pipeline_owner", "migrate", MIGRATION) as connection, connection.cursor() as cursor:
         cursor.execute(fill(SCHEMA.read_text(encoding="utf-8"), database.pipeline))
         make_view(cursor)
@@ -216,7 +223,7 @@ def _create(database: DatabaseSettings) -> str:
 
 def _upgrade(database: DatabaseSettings) -> str:
     config = Config()
-    scripts = str(schema_revision.VERSIONS.parent)
+    scripts = str(schema_check.VERSIONS.parent)
     config.set_main_option("script_location", scripts.replace("%", "%%"))  # which the parser of options interpolates
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg2://", poolclass=sqlalchemy.NullPool,
@@ -258,3 +265,76 @@ def _unless_blocked(database: DatabaseSettings, pid: int, upgrade: Callable[[], 
                 f"a migration waits for {place}, held by {kept_by}; end the transaction, or as a"
                 f" superuser the session: SELECT pg_terminate_backend({blocking[0].pid}); then run it again"
             ) from exc
+
+
+def make_view(cursor: Cursor) -> None:
+    """Make the views that have the definition's columns, and keep the definition and the hash of the statements."""
+    cursor.execute(_views_of(cursor))
+    for name, value in (("definition", _kept_definition(cursor)), ("views", _views_hash(cursor))):
+        cursor.execute(query("save_setting", cursor), {"name": name, "value": value})
+
+
+def evolve(connection: Connection) -> None:
+    """Add the definition's new columns to the tables, and make the views again if they or the definition have changed.
+
+    It is one transaction. New columns are nullable: rows that exist have NULL in them. Raises ContractMismatch, and
+    changes nothing, for any other change of a column, the key, the join, the day or the topics, and when other objects
+    depend on the views.
+    """
+    with connection, connection.cursor() as cursor:
+        definition = pipeline_of(cursor)
+        kept = _setting(cursor, "definition")
+        evolution = compare(definition, detail_columns(cursor), json.loads(kept) if kept else None)
+        if evolution.refused:
+            raise ContractMismatch(
+                f"{definition.name}.toml: {evolution.refused[0]}; see docs/pipelines.md, What a migration does"
+            )
+        if evolution.added or kept != _kept_definition(cursor) or _setting(cursor, "views") != _views_hash(cursor):
+            _make_again(cursor, evolution.added)
+
+
+def _make_again(cursor: Cursor, added: tuple[str, ...]) -> None:
+    cursor.execute(query("select_view_grants", cursor))
+    grants = [statement for (statement,) in cursor.fetchall()]
+    try:
+        cursor.execute(query("drop_view", cursor))  # before the tables are locked: readers lock them in this order
+    except DependentObjectsStillExist as exc:
+        raise ContractMismatch(
+            f"the views have to be made again, and other objects depend on them ({exc.diag.message_detail}); drop "
+            "those, run the migrations, and create them again"
+        ) from exc
+    for column in added:
+        for table in _TABLES:
+            _add_column(cursor, sql.Identifier("public", table), column)
+        cursor.execute(query("select_tables_without_column", cursor), {"column": column})
+        for (table,) in cursor.fetchall():
+            _add_column(cursor, sql.Identifier("generations", table), column)
+    make_view(cursor)
+    for statement in grants:
+        cursor.execute(statement)
+    if added:
+        cursor.execute(query("save_added_columns", cursor), {"columns": list(added)})
+        log.info("added column %s; rows that exist have NULL in it until their day is built again", ", ".join(added))
+
+
+def _add_column(cursor: Cursor, table: sql.Identifier, column: str) -> None:
+    kind = sql.SQL(pipeline_of(cursor).postgres_type(column))
+    cursor.execute(sql.SQL(query("add_column", cursor)).format(table=table, column=sql.Identifier(column), type=kind))
+
+
+def _setting(cursor: Cursor, name: str) -> str | None:
+    cursor.execute(query("select_setting", cursor), {"name": name})
+    row = cursor.fetchone()
+    return str(row[0]) if row else None
+
+
+def _views_of(cursor: Cursor) -> str:
+    return fill(VIEW.read_text(encoding="utf-8"), pipeline_of(cursor))
+
+
+def _views_hash(cursor: Cursor) -> str:
+    return sha256(_views_of(cursor).encode()).hexdigest()
+
+
+def _kept_definition(cursor: Cursor) -> str:
+    return json.dumps(kept_form(pipeline_of(cursor)), ensure_ascii=False)

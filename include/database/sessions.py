@@ -1,12 +1,14 @@
-"""Opens connections to PostgreSQL, and gives roles the passwords for it.
+"""Opens connections to PostgreSQL, and gives roles the passwords for it. Knows the GRANT statements of each role.
 
 No other module opens one, so every session has its limits.
 """
 
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 import psycopg2
@@ -18,7 +20,7 @@ from psycopg2.extensions import encrypt_password
 
 from include.contracts.definition import Definition
 from include.contracts.errors import ConfigurationError, DatabaseUnavailable
-from include.database.named import PipelineConnection, query
+from include.database.named import PipelineConnection, fill, query
 from include.runtime.settings import DatabaseSettings, Role
 
 CLOSE_TIMEOUT_S = 5.0
@@ -250,8 +252,6 @@ def own_errors(database: DatabaseSettings) -> Iterator[None]:
     try:
         yield
     except InsufficientPrivilege as exc:
-        from include.database.grants import missing_grants  # reads the definitions, which may be wrong
-
         message = exc.diag.message_primary or ""
         granted = " ".join(missing_grants(message, database.pipeline)) or "none of the schema concerns it"
         raise DatabaseAccessDenied(
@@ -288,3 +288,24 @@ def present_timeline(database: DatabaseSettings, role: Role) -> str:
         cursor.execute(query("select_present_timeline", cursor))
         found: str = cursor.fetchone()[0]
         return found
+
+
+_FOLDER = Path(__file__).parent
+_GRANT = re.compile(r"^GRANT [^;]+;", re.MULTILINE)
+_DENIED = re.compile(r"permission denied for \w+(?: \w+)? (\w+)")
+
+
+def grants(pipeline: Definition) -> list[str]:
+    """Return the GRANT statements of a pipeline's database, and of the site's tables if they are in it; on one line."""
+    from include.contracts.pipelines import SITE_PIPELINE  # reads all definitions, of which one may be wrong
+
+    files = ["schema.sql", *(["site.sql"] if pipeline is SITE_PIPELINE else [])]
+    text = fill("\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in files), pipeline)
+    return [" ".join(found.split()) for found in _GRANT.findall(text)]
+
+
+def missing_grants(message: str, pipeline: Definition) -> list[str]:
+    """Return the GRANT statements for the relation that PostgreSQL's message denies; none if it names no relation."""
+    denied = _DENIED.search(message)
+    named = re.compile(rf" ON (?:\w+ )*?(?:\w+\.)?{denied[1]}\b") if denied else None
+    return [each for each in grants(pipeline) if named and named.search(each)]

@@ -15,7 +15,7 @@ _EPOCH = dt.date(1970, 1, 1)
 Of = TypeVar("Of")
 
 
-class Look(NamedTuple):
+class ShownGeneration(NamedTuple):
     """A published day that may show some of the boards. Days are counted from 1970-01-01."""
 
     day_number: int
@@ -36,7 +36,7 @@ def a_few_at_a_time(cursor: Cursor, days: Sequence[Of]) -> Iterator[Of]:
             cursor.execute(query("end_look", cursor))
 
 
-def looks(cursor: Cursor, keys: Sequence[int]) -> Iterator[Look]:
+def shown_generations(cursor: Cursor, keys: Sequence[int]) -> Iterator[ShownGeneration]:
     """Yield the shown generations that may have some of the keys, with these keys. `keys` must be sorted."""
     if not keys:
         return
@@ -44,11 +44,11 @@ def looks(cursor: Cursor, keys: Sequence[int]) -> Iterator[Look]:
     for day_number, generation_id, first_key, last_key in cursor.fetchall():
         within = [*keys[bisect_left(keys, first_key) : bisect_right(keys, last_key)]]
         if within:
-            yield Look(day_number, generation_id, within)
+            yield ShownGeneration(day_number, generation_id, within)
 
 
-class Known(NamedTuple):
-    """The newest version of a board that a published day has, 1970 if it is pending there; and the day, as of Look."""
+class ShownVersion(NamedTuple):
+    """The newest version of a board that a published day has, 1970 if it is pending there; and the day's number."""
 
     version_at: dt.datetime
     offset: int
@@ -60,17 +60,17 @@ def day_number(day: dt.date) -> int:
     return (day - _EPOCH).days
 
 
-def newest_shown(cursor: Cursor, keys: Sequence[int]) -> dict[int, Known]:
+def newest_shown(cursor: Cursor, keys: Sequence[int]) -> dict[int, ShownVersion]:
     """Return the newest version of each board that published days have. `keys` must be sorted.
 
     Reads only generations whose keys may include one, a few at a time, and releases the locks on their tables in
     between. The caller holds the pointers (`share_pointers`), so no day changes its generation meanwhile.
     """
-    newest: dict[int, Known] = {}
-    for look in a_few_at_a_time(cursor, [*looks(cursor, keys)]):
-        cursor.execute(query("select_shown_keys", cursor), look._asdict() | {"keys": array(look.keys)})
+    newest: dict[int, ShownVersion] = {}
+    for shown in a_few_at_a_time(cursor, [*shown_generations(cursor, keys)]):
+        cursor.execute(query("select_shown_keys", cursor), shown._asdict() | {"keys": array(shown.keys)})
         for key, version_at, offset in cursor.fetchall():
-            found = Known(version_at, offset, look.day_number)
+            found = ShownVersion(version_at, offset, shown.day_number)
             newest[key] = max(newest.get(key, found), found)
     return newest
 
@@ -79,7 +79,7 @@ def shown_elsewhere(cursor: Cursor, day: dt.date, keys: Sequence[int]) -> set[in
     """Return the keys of boards that readers see on another day. `keys` must be sorted."""
     cursor.execute(query("select_live_days", cursor), {"keys": array(keys)})
     days = {one for (one,) in cursor.fetchall()}
-    days |= {_EPOCH + dt.timedelta(days=look.day_number) for look in looks(cursor, keys)}
+    days |= {_EPOCH + dt.timedelta(days=shown.day_number) for shown in shown_generations(cursor, keys)}
     found = set()
     for other in a_few_at_a_time(cursor, sorted(days - {day})):
         cursor.execute(query("select_seen_boards", cursor), {"day": other, "keys": array(keys)})

@@ -1,5 +1,5 @@
 -- The views that have the definition's columns, in its order, and the function that returns their rows. They are made
--- with the schema, and again when the definition has changed; see include.database.evolve.
+-- with the schema, and again when the definition has changed; see include.database.migrate.
 
 -- A {{stream}} that waits for its {{table}} is hidden in its older versions too: the rebuild would show none either. NOT IN
 -- keeps the condition out of the joins: a hash of the few that hide something, and a join would double a scan's time.

@@ -17,7 +17,7 @@ from include.gateway.counters import Counters
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.ports import Failure, FallbackStore, Producer, Record, StoreUnavailable, Waiting
 from include.gateway.supervision import Action, rule_for
-from include.runtime.spans import Tracer
+from include.runtime.tracing import Tracer
 
 log = logging.getLogger(__name__)
 

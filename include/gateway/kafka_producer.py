@@ -14,12 +14,11 @@ from typing import cast
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message
 from confluent_kafka import Producer as LibrdkafkaProducer
 
-from include.contracts.offsets import Partition
+from include.contracts.offsets import Partition, known_partition
 from include.contracts.topics import MAX_MESSAGE_BYTES, PYTHON_PRODUCER_SETTINGS
 from include.gateway.ports import Failure, OnAppend, Record
 from include.gateway.supervision import CLOSED, DEADLINE, RECORD_TOO_LARGE, rule_for
 from include.kafka.access import client_log, client_settings
-from include.kafka.partitioner import place
 from include.runtime.kafka_connection import KafkaConnection
 
 log = logging.getLogger(__name__)
@@ -157,7 +156,7 @@ class KafkaProducer:
 
     def partition_of(self, record: Record) -> Partition | None:
         """See ports.Producer.partition_of."""
-        return place(self._partitions, record.topic, record.key)
+        return known_partition(self._partitions, record.topic, record.key)
 
     def abandon(self) -> None:
         """See ports.Producer.abandon. librdkafka reports each record, and if it was sent, within milliseconds."""

@@ -39,7 +39,7 @@ from include.contracts.errors import BrokerUnavailable, PipelineError, Retryable
 from include.contracts.pipelines import BOARD, MEMBER
 from include.contracts.topics import Topic
 from include.database.named import query
-from include.database.schema_revision import require_schema
+from include.database.schema_check import require_schema
 from include.database.sessions import LONG, connect, open_connection
 from include.gateway.home_cluster import require_own_cluster
 from include.gateway.intake import row_record

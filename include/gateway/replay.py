@@ -23,7 +23,7 @@ from include.gateway.home_cluster import ClusterFile, HomeCluster
 from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.ports import FallbackStore, SetAside, StoreUnavailable
 from include.runtime.kafka_connection import KafkaConnection
-from include.runtime.spans import Tracer
+from include.runtime.tracing import Tracer
 
 log = logging.getLogger("include.gateway.replay")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from include.contracts.headers import TraceContext, parse
 from include.gateway.ports import Record
-from include.runtime.spans import Attributes, Span, Tracer, messaging, new_span_id
+from include.runtime.tracing import Attributes, Span, Tracer, messaging, new_span_id
 
 
 @dataclass(slots=True)

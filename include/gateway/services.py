@@ -20,7 +20,7 @@ from include.gateway.metrics import GatewayMetrics
 from include.gateway.ports import CallJournal, Failure, FallbackStore, Producer, SystemOfRecord
 from include.gateway.supervision import client_rule_for
 from include.runtime.settings import GatewayLimits, GatewaySettings
-from include.runtime.spans import Tracer
+from include.runtime.tracing import Tracer
 
 _READINESS_S = 1.0  # a check of the store, which costs an fsync, is reused for so long: /readyz needs no token
 _CHECK_S = 2.0  # timeout of a check: a disk that hangs cannot store events

@@ -34,7 +34,7 @@ from include.gateway.intake import row_event_id
 from include.gateway.ports import Saved, StoreUnavailable
 from include.gateway.system_of_record import saved_row
 from include.kafka.offsets import OffsetReader
-from include.kafka.range_reader import RangeReader
+from include.kafka.reader import RangeReader
 from include.runtime.kafka_connection import KafkaConnection
 
 log = logging.getLogger(__name__)

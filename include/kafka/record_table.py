@@ -1,4 +1,4 @@
-"""Records of a topic as an Arrow table."""
+"""Records of a topic as an Arrow table. A module of its own, because the gateway reads topics without pyarrow."""
 
 from collections.abc import Collection, Sequence
 from itertools import accumulate, chain

@@ -12,12 +12,12 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.archive.store import ArchivedFile, ArchiveStore, Batch, Gap, Position
+from include.archive.catalogue import ArchivedFile, ArchiveStore, Batch, Gap, Position
 from include.contracts.clock import SystemClock
 from include.contracts.definition import Definition
 from include.contracts.errors import LedgerBeyondEnd, RangeExpired
 from include.contracts.offsets import Offsets
-from include.database.schema_revision import require_zone
+from include.database.schema_check import require_zone
 from include.gateway.home_cluster import require_own_cluster
 from include.kafka.offsets import OffsetReader
 from include.runtime.failpoints import failpoint

@@ -8,7 +8,7 @@ import math
 import time
 from functools import partial
 
-from include.archive.store import ArchivedFile, ArchiveStore, Batch
+from include.archive.catalogue import ArchivedFile, ArchiveStore, Batch
 from include.contracts.definition import Definition
 from include.runtime.settings import Settings
 from spark_jobs.archive.tasks import StartContext, spread

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.archive.store import ArchivedFile, ArchiveStore
+from include.archive.catalogue import ArchivedFile, ArchiveStore
 from include.contracts.clock import Clock, SystemClock, rfc3339
 from include.contracts.definition import Definition
 from include.contracts.errors import BrokerUnavailable, PipelineError

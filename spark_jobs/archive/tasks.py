@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import SparkContext
 
-from include.archive.store import ArchivedFile, Kind
+from include.archive.catalogue import ArchivedFile, Kind
 from include.contracts.definition import Definition
 from include.contracts.errors import Retryable
 from include.runtime.kafka_connection import KafkaConnection

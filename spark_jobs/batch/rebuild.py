@@ -22,14 +22,14 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyspark import RDD, Accumulator, SparkContext
 
-from include.archive.store import ArchiveStore
+from include.archive.catalogue import ArchiveStore
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.contracts.errors import DatabaseUnavailable, MissingRange, Retryable
 from include.database.generation_store import Built, Counts, GenerationStore
 from include.database.named import query
-from include.database.schema_revision import require_zone
+from include.database.schema_check import require_zone
 from include.database.sessions import KeptConnection
 from include.gateway.home_cluster import require_own_cluster
 from include.kafka.offsets import OffsetReader

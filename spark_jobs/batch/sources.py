@@ -14,7 +14,7 @@ from typing import Generic, Literal, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.archive.store import ArchivedFile, ArchiveStore, Batch, BoardFiles, Gap, MemberFiles
+from include.archive.catalogue import ArchivedFile, ArchiveStore, Batch, BoardFiles, Gap, MemberFiles
 from include.contracts.clock import epoch_ms
 from include.contracts.day import Day
 from include.contracts.definition import Definition

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from include.contracts.day import Day
 from include.contracts.definition import Definition
-from include.database.arrow_copy import copy_rows
+from include.database.bulk_copy import copy_rows
 from include.database.generation_store import Counts, GenerationStore, Part
 from include.kafka.record_table import RAW
 from include.runtime.failpoints import failpoint

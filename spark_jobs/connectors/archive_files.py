@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from include.archive.open_storage import open_storage
-from include.archive.storage import NewObject, Storage
-from include.archive.store import MARKER, ArchivedFile, Kind
+from include.archive.catalogue import MARKER, ArchivedFile, Kind
+from include.archive.storage import NewObject, Storage, open_storage
 from include.contracts.errors import ConfigurationError, Misconfigured
 from include.runtime.s3_connection import S3Connection
 from include.runtime.settings import BatchSettings

@@ -10,7 +10,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from include.contracts.errors import PipelineError
-from include.database.sink_errors import BatchRefused
+from include.database.bulk_copy import BatchRefused
 
 # Java exceptions. First those for a record, wherever they are in the chain of causes: Kafka's, and the overflow of a
 # timestamp, which Spark's source wraps in one of the others. Then Kafka's other ones (timeouts, leader changes,

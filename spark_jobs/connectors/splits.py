@@ -6,7 +6,7 @@ from functools import cache
 
 import pyarrow as pa
 
-from include.kafka.range_reader import MAX_RECORDS, RangeReader
+from include.kafka.reader import MAX_RECORDS, RangeReader
 from include.kafka.record_table import RAW, raw_schema, record_table
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.connectors.archive_files import ArchiveFolder

@@ -18,7 +18,7 @@ from include.contracts.definition import Definition
 from include.contracts.errors import ConfigurationError, Retryable, Transient
 from include.database.driver_lease import DriverLease, LeaseTaken
 from include.database.offset_ledger import OffsetLedger
-from include.database.schema_revision import require_schema, require_zone
+from include.database.schema_check import require_schema, require_zone
 from include.database.stream_progress import StreamProgressStore
 from include.kafka.offsets import OffsetReader
 from include.runtime.lineage import lineage_of, stream_job

@@ -26,9 +26,9 @@ from include.contracts.errors import DatabaseUnavailable, TimelineChanged
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.validation import Reject
 from include.database.sessions import present_timeline
-from include.kafka.topic_tail import TopicTail
+from include.kafka.reader import TopicTail
 from include.runtime.failpoints import failpoint, failpoint_records
-from include.runtime.spans import MAX_LINKS
+from include.runtime.tracing import MAX_LINKS
 from spark_jobs.connectors.kafka import pages, read_range, write_records
 from spark_jobs.decoding.reference import TableRow, plain_value, read_slow_path
 from spark_jobs.decoding.spark import RECORD, day_of, decode, timestamp_of, to_records

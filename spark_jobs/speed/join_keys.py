@@ -14,7 +14,7 @@ from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN
 from include.contracts.offsets import OffsetRange
 from include.contracts.validation import Reject
-from include.kafka.topic_tail import TopicTail
+from include.kafka.reader import TopicTail
 from spark_jobs.decoding.reference import read_record
 from spark_jobs.state.segments import Keys
 from spark_jobs.state.table_state import unique_keys

@@ -17,13 +17,12 @@ from psycopg2.extras import execute_values
 
 from include.contracts.errors import LedgerConflict
 from include.contracts.validation import Reject
-from include.database.arrow_copy import copy_rows
+from include.database.bulk_copy import as_own, copy_rows, is_of_a_row, reason_of_refusal
 from include.database.driver_lease import DriverLease
 from include.database.named import pipeline_of, query
 from include.database.offset_ledger import REPLACED, move_partitions, open_partitions
 from include.database.sessions import SessionLimits, open_connection
 from include.database.shown_keys import array, newest_shown
-from include.database.sink_errors import as_own, is_of_a_row, reason_of_refusal
 from include.runtime.failpoints import failpoint
 from include.runtime.settings import DatabaseSettings
 from spark_jobs.speed.served_batch import (

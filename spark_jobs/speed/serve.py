@@ -23,8 +23,8 @@ from include.contracts.errors import Retryable, Transient
 from include.contracts.headers import TRACEPARENT
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.validation import Reject
+from include.kafka.reader import TopicTail
 from include.kafka.record_table import record_table
-from include.kafka.topic_tail import TopicTail
 from include.runtime.failpoints import failpoint_records
 from spark_jobs.decoding.arrow import array, first_header
 from spark_jobs.speed.health.state import Batch, Query

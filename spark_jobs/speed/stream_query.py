@@ -25,10 +25,10 @@ from include.contracts.validation import Reject
 from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
-from include.kafka.topic_tail import read_as_rejects
+from include.kafka.reader import read_as_rejects
 from include.runtime.retry import NO_LIMIT, retry_transient
 from include.runtime.settings import Settings
-from include.runtime.spans import Tracer
+from include.runtime.tracing import Tracer
 from spark_jobs.connectors.failures import is_passing
 from spark_jobs.connectors.kafka import stream_reader
 from spark_jobs.speed.health.state import DriverState, Query, topics_of

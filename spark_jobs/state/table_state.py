@@ -24,7 +24,7 @@ from include.contracts.errors import ConfigurationError, PipelineError, Retryabl
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.validation import Reject
 from include.kafka.offsets import OffsetReader
-from include.kafka.topic_tail import TopicTail
+from include.kafka.reader import TopicTail
 from include.runtime.failpoints import failpoint
 from spark_jobs.decoding.arrow import RawColumns, array, table_schema
 from spark_jobs.state.segments import Keys, Origin, SegmentStore, newest_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from include.integrity.dag_ids import BASES, SITE_BASES
+from include.integrity.jobs import BASES, SITE_BASES
 from tests.support.errors import pipeline_errors
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +71,7 @@ class TestEveryDagOfAPipeline:
         assert set(named) <= {each for each in DAG_IDS if each.endswith("_order_detail") == bool(suffix)}
 
     def test_its_documentation_ends_with_a_link_to_its_runbook(self, dag_bag, base, suffix):
-        from include.airflow_support.runbooks import create_app
+        from include.airflow_support.api_server import create_app
 
         link = re.search(r"\n\n\[Runbook\]\(/runbooks(/[\w-]+)\)\n\Z", dag_bag.dags[base + suffix].doc_md)
         page = TestClient(create_app(lambda: None)).get(link[1])

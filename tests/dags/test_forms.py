@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 from include.airflow_support.forms import DIGITS, REASON, FormError, require_reason, require_same_key
-from include.integrity.dag_ids import SITE_BASES
+from include.integrity.jobs import SITE_BASES
 from tests.dags.rendering import DAY, rendered, submit, texts
 
 MARK = "an unusual reason"

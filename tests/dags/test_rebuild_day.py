@@ -121,7 +121,7 @@ class TestBudget:
     @pytest.fixture
     def begin(self, dag_bag, monkeypatch):
         """Begins the day's rebuild so many seconds after the start of the night that requested it."""
-        from include.airflow_support.submit import JobSubmitOperator
+        from include.airflow_support.tasks import JobSubmitOperator
 
         for name in ("KAFKA_BOOTSTRAP_SERVERS", "DATABASE_HOST"):
             monkeypatch.setenv(name, "localhost:1")
@@ -168,7 +168,7 @@ class TestBudget:
         assert begin(after_s=4000, night_started_at=None) == "submitted"  # a backfill
 
     def test_by_hand_there_is_none(self, dag_bag):
-        from include.airflow_support.submit import JobSubmitOperator
+        from include.airflow_support.tasks import JobSubmitOperator
 
         task = rendered(dag_bag.dags["reprocess_days"].get_task("rebuild_day.rebuild"), "manual", FORM)
 

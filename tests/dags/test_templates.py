@@ -5,7 +5,7 @@ import re
 import pytest
 
 from include.airflow_support.timetable import DayTimetable
-from include.integrity.dag_ids import SITE_BASES
+from include.integrity.jobs import SITE_BASES
 from tests.dags.rendering import DAY, RUN_ID, rendered, texts
 
 REPROCESS = {

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from include.contracts.errors import DatabaseUnavailable
-from include.integrity.watch.alert_store import NotNotified
+from include.integrity.watch.alerts import NotNotified
 from include.runtime.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("dag_bag")  # Airflow reads its environment when it is imported
@@ -50,10 +50,10 @@ def channels():
 
 @pytest.fixture
 def silence(monkeypatch, channels):
-    from include.airflow_support import watching
+    from include.airflow_support import alerts
 
-    monkeypatch.setattr(watching, "Variable", Variables())
-    return lambda: watching._DatabaseSilence("board_detail", channels)
+    monkeypatch.setattr(alerts, "Variable", Variables())
+    return lambda: alerts._DatabaseSilence("board_detail", channels)
 
 
 @pytest.mark.parametrize("dag_id", ["watch_pipeline", "watch_pipeline_order_detail"])
@@ -125,7 +125,7 @@ def test_a_dag_that_airflow_has_not_read_yet_is_not_paused(status_code, is_raise
     from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
     from airflow.sdk.execution_time.comms import ErrorResponse
 
-    from include.airflow_support.watching import _paused
+    from include.airflow_support.alerts import _paused
 
     class Reading:
         def get_dag(self, dag_id):
@@ -145,11 +145,11 @@ def test_a_dag_that_airflow_has_not_read_yet_is_not_paused(status_code, is_raise
 class TestTask:
     @pytest.fixture
     def settings(self, postgres, tmp_path, monkeypatch):
-        from include.airflow_support import watching
+        from include.airflow_support import alerts
         from include.kafka import offsets
         from tests.support.pipeline import environment, migrated
 
-        monkeypatch.setattr(watching, "Variable", Variables())
+        monkeypatch.setattr(alerts, "Variable", Variables())
         monkeypatch.setattr(offsets, "TIMEOUT_S", 5)  # of a broker that is not there, each time
         for name, value in environment(None, postgres, "watching", tmp_path).items():
             monkeypatch.setenv(name, value)
@@ -157,7 +157,7 @@ class TestTask:
         return migrated(None, postgres, "watching", tmp_path)
 
     def test_finds_remembers_and_tells(self, settings, caplog, monkeypatch):
-        from include.airflow_support.watching import watch_pipeline
+        from include.airflow_support.alerts import watch_pipeline
         from tests.support.pipeline import rows
 
         caplog.set_level("INFO")
@@ -176,7 +176,7 @@ class TestTask:
         ]
 
     def test_records_drifts_of_kafka_as_alerts_beside_those_of_the_watch(self, settings, kafka, caplog, monkeypatch):
-        from include.airflow_support.watching import audit_kafka, watch_pipeline
+        from include.airflow_support.alerts import audit_kafka, watch_pipeline
         from tests.support.broker import make_pipeline_topics
         from tests.support.pipeline import rows
 
@@ -198,7 +198,7 @@ class TestTask:
         assert open_alerts() == []
 
     def test_publishes_the_rate_of_duplicates_and_alerts_above_the_limit(self, settings, caplog, monkeypatch, capsys):
-        from include.airflow_support.watching import audit_stream
+        from include.airflow_support.alerts import audit_stream
         from pipeline.__main__ import main
         from tests.support.pipeline import rows
         from tests.support.publication import publish
@@ -223,7 +223,7 @@ class TestTask:
         assert rows(settings, "SELECT count(*) FROM alert WHERE closed_at IS NULL") == [(0,)]
 
     def test_tells_that_postgresql_does_not_answer_and_fails(self, settings, caplog, monkeypatch):
-        from include.airflow_support.watching import watch_pipeline
+        from include.airflow_support.alerts import watch_pipeline
 
         monkeypatch.setenv("DATABASE_PORT", "1")
         for _ in range(2):

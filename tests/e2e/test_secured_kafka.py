@@ -22,10 +22,9 @@ from include.contracts.pipelines import PIPELINES, TOPICS
 from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.ports import Record
 from include.kafka.access import KafkaAccessDenied, Part
-from include.kafka.admin import create_topics, topics_below
-from include.kafka.audit import topic_drifts
+from include.kafka.admin import create_topics, topic_drifts, topics_below
 from include.kafka.offsets import OffsetReader
-from include.kafka.range_reader import RangeReader
+from include.kafka.reader import RangeReader
 from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import KafkaSettings

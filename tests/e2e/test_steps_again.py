@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from include.contracts.errors import NothingBuilt
-from include.integrity.days.verified import NotVerified
+from include.integrity.days.comparison import NotVerified
 from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 from tests.support.certifying import gateway_with, take_everything

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from include.contracts.clock import epoch_ms, rfc3339
 from include.contracts.errors import DatabaseUnavailable
-from include.contracts.offsets import Partition
+from include.contracts.offsets import Partition, known_partition
 from include.contracts.pipelines import SITE_PIPELINE
 from include.contracts.topics import Topic
 from include.gateway.ports import (
@@ -29,7 +29,6 @@ from include.gateway.ports import (
 )
 from include.gateway.supervision import CLOSED, DEADLINE
 from include.gateway.system_of_record import require_not_ahead
-from include.kafka.partitioner import place
 
 ROW_BYTES = 100
 OWN_CLUSTER = "own"
@@ -109,7 +108,7 @@ class MemoryProducer:
         if failure is None:
             (self.records if self.cluster == OWN_CLUSTER else self.elsewhere).append(record)
             if self.clock is not None:
-                partition = place(self.topics, record.topic, record.key) or (record.topic, 0)
+                partition = known_partition(self.topics, record.topic, record.key) or (record.topic, 0)
                 self._on_append(partition, 0, epoch_ms(self.clock.now()))
         else:
             failure = replace(failure, generation=self.generation)
@@ -117,7 +116,7 @@ class MemoryProducer:
         return future
 
     def partition_of(self, record: Record) -> Partition | None:
-        return place(self._known_topics, record.topic, record.key)
+        return known_partition(self._known_topics, record.topic, record.key)
 
     def abandon(self) -> None:
         for future in self._in_flight:

@@ -34,7 +34,7 @@ import psycopg2
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from include.archive.store import ArchiveBusy, ArchiveStore
+from include.archive.catalogue import ArchiveBusy, ArchiveStore
 from include.contracts.clock import SystemClock, epoch_ms, rfc3339
 from include.contracts.day import Day
 from include.contracts.errors import OK

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from include.archive.store import ArchiveStore, Batch
+from include.archive.catalogue import ArchiveStore, Batch
 from include.contracts.clock import SystemClock, epoch_ms
 from include.contracts.day import Day
 from include.contracts.errors import DriverSuperseded, TableReplaced
@@ -23,9 +23,9 @@ from include.database.generation_store import GenerationStore
 from include.database.offset_ledger import OffsetLedger
 from include.integrity.days.due_days import days_in_topic
 from include.integrity.watch.snapshot import _unarchived
-from include.kafka.audit import misplaced_records
+from include.kafka.admin import misplaced_records
 from include.kafka.offsets import OffsetReader
-from include.kafka.topic_tail import TopicTail
+from include.kafka.reader import TopicTail
 from spark_jobs.archive.archiver import next_range
 from spark_jobs.batch.sources import MARGIN, ArchiveSource, Known, archive_sources, fix_ranges
 from spark_jobs.connectors.archive_files import ArchiveFolder

@@ -21,13 +21,13 @@ from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.contracts.topics import LOG_APPEND_TIME
 from include.contracts.validation import Reject
+from include.integrity.commands import text_of
 from include.integrity.days.comparison import diff
 from include.integrity.days.due_days import dirty_days
 from include.integrity.days.late_members import find_late_members
 from include.integrity.pages.page_model import load_rows
-from include.integrity.report import text_of
 from include.kafka.offsets import OffsetReader
-from include.kafka.topic_tail import TopicTail
+from include.kafka.reader import TopicTail
 from include.runtime.retry import retry_transient
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day

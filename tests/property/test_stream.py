@@ -23,7 +23,7 @@ from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
-from include.kafka.topic_tail import TopicTail
+from include.kafka.reader import TopicTail
 from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.join import StreamTableJoin, keep_rejects
 from spark_jobs.speed.join_keys import JoinKeys

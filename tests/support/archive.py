@@ -10,7 +10,7 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from include.archive.store import ArchiveStore
+from include.archive.catalogue import ArchiveStore
 from include.contracts import headers as h
 from include.contracts.clock import SystemClock, epoch_ms, rfc3339
 from include.contracts.day import Day

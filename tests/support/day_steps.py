@@ -19,8 +19,7 @@ from include.airflow_support import steps, tasks
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.database.named import PipelineConnection
-from include.integrity.days.comparison import select_generation
-from include.integrity.days.verified import select_unexplained
+from include.integrity.days.comparison import select_generation, select_unexplained
 from include.runtime.settings import Settings
 from tests.support.serving import build, row
 

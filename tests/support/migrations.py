@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from include.database import schema_revision
+from include.database import schema_check
 
 ROOT = Path(__file__).resolve().parents[2]
-VERSIONS = schema_revision.VERSIONS.relative_to(ROOT)
+VERSIONS = schema_check.VERSIONS.relative_to(ROOT)
 
 _MADE_UP = '''"""Made up by a test."""
 
@@ -48,6 +48,6 @@ def make_up(versions: Path, *statements: str) -> list[str]:
 
 def make_up_here(monkeypatch: pytest.MonkeyPatch, folder: Path, *statements: str) -> list[str]:
     """Add them, for this process and to the end of the test, to those of the project; returns their revisions."""
-    shutil.copytree(schema_revision.VERSIONS.parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(schema_revision, "VERSIONS", folder / "versions")
+    shutil.copytree(schema_check.VERSIONS.parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(schema_check, "VERSIONS", folder / "versions")
     return make_up(folder / "versions", *statements)

@@ -15,7 +15,7 @@ from hypothesis import example
 
 from include.database import named
 from include.integrity.days import day_checks, late_members, publication
-from include.integrity.days.day_lock import in_turn
+from include.integrity.days.day_lock import run_locked
 from include.runtime.settings import Settings
 from tests.support.pipeline import rows
 
@@ -65,12 +65,12 @@ def _no_live_rows(monkeypatch, *_):
 
 
 def _undo_unchecked(monkeypatch, *_):
-    plain = publication._in_turn_and_checked
+    plain = publication._run_locked_and_checked
 
     def unchecked(settings, day, step):
-        return in_turn(settings, day, step) if step.__name__ == "move" else plain(settings, day, step)
+        return run_locked(settings, day, step) if step.__name__ == "move" else plain(settings, day, step)
 
-    monkeypatch.setattr(publication, "_in_turn_and_checked", unchecked)
+    monkeypatch.setattr(publication, "_run_locked_and_checked", unchecked)
 
 
 def _late_members_dropped(monkeypatch, *_):

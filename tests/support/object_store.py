@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
-from include.archive.bucket_storage import client_of
+from include.archive.bucket import client_of
 from include.runtime.s3_connection import S3Connection
 from stack.ports import LOOPBACK, unused
 from stack.services import HttpHealth

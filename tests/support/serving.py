@@ -14,7 +14,7 @@ from psycopg2.extras import execute_values
 
 from include.contracts.day import Day
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
-from include.database.arrow_copy import copy_rows
+from include.database.bulk_copy import copy_rows
 from include.database.driver_lease import DriverLease
 from include.database.generation_store import Counts, Excluded, GenerationStore, Part
 from include.database.named import COORDINATES, query

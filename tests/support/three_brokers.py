@@ -13,7 +13,7 @@ from pathlib import Path
 
 from include.contracts.errors import BrokerUnavailable
 from include.contracts.pipelines import TOPICS
-from include.kafka.audit import Drift, audit_cluster
+from include.kafka.admin import Drift, audit_cluster
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import KafkaSettings
 from stack.kafka import new_cluster_id

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from include.contracts.definition_file import load_definition
 from include.contracts.errors import ContractMismatch
 from include.contracts.fields import snake_case
+from include.contracts.pipelines import load_definition
 from include.database.named import QUERIES
 from stack.layout import Layout
 from tests.support.evolved import ORDERS

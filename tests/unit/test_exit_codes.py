@@ -23,7 +23,7 @@ from include.contracts.errors import (
     Retryable,
     WrongArguments,
 )
-from include.integrity.process import rebuild_failed
+from include.integrity.jobs import rebuild_failed
 from include.runtime.settings import Settings
 from pipeline.__main__ import main
 from tests.support.commands import commands

@@ -137,13 +137,13 @@ def test_an_uncaught_exception_is_one_line(fails):
         "offsets.OffsetReader(kafka, 1.0).ends('board')",
         "offsets.OffsetReader(kafka, 1.0).topic_id('board')",
         "home_cluster.require_own_cluster(kafka, (), 1.0)",
-        "(reader := range_reader.RangeReader(kafka)).begin('board', {0: 0}); [*reader.iter_to({0: 1}, {0: 0}, 1.0)]",
+        "(of_range := reader.RangeReader(kafka)).begin('board', {0: 0}); [*of_range.iter_to({0: 1}, {0: 0}, 1.0)]",
     ],
 )
 def test_what_librdkafka_logs_is_json_too(asks):
     program = (
         "from include.runtime import logs; from include.runtime.kafka_connection import KafkaConnection\n"
-        "from include.gateway import home_cluster; from include.kafka import offsets, range_reader\n"
+        "from include.gateway import home_cluster; from include.kafka import offsets, reader\n"
         f"logs.set_up('c'); kafka = KafkaConnection('127.0.0.1:1')\n{asks}"
     )
     _, lines = run("json", "-c", program)

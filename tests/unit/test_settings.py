@@ -2,9 +2,9 @@
 
 import pytest
 
-from include.archive.open_storage import open_storage
+from include.archive.storage import open_storage
 from include.contracts.errors import ConfigurationError
-from include.integrity.dag_ids import dag_ids
+from include.integrity.jobs import dag_ids
 from include.runtime.s3_connection import S3Connection
 from include.runtime.settings import Settings, pipeline_names
 

@@ -10,8 +10,7 @@ from include.gateway.ports import Record
 from include.gateway.request_trace import RequestTrace, finish
 from include.runtime import tracing
 from include.runtime.settings import TracingSettings, tracing_settings
-from include.runtime.spans import MAX_LINKS, Span, Tracer, links_of, new_trace
-from include.runtime.tracing import DEFAULT_RATIO, OtlpTracer, tracer_of
+from include.runtime.tracing import DEFAULT_RATIO, MAX_LINKS, OtlpTracer, Span, Tracer, links_of, new_trace, tracer_of
 from tests.servers import wait_until
 from tests.support.collector import Collector
 

@@ -37,7 +37,7 @@ class DayShows:
     undoable_since: dt.datetime | None
 
 
-def in_turn(
+def run_locked(
     settings: Settings, day: Day, step: Callable[[Cursor, DayShows], Result], application: str = PUBLISH
 ) -> Result:
     """Run the step in a transaction with exclusive access to the day, and return its result.

@@ -23,7 +23,7 @@ from include.database.offset_ledger import move_partitions, open_partitions
 from include.database.sessions import connect
 from include.integrity.days.day_checks import Ends, mark_days_dirty
 from include.kafka.offsets import OffsetReader
-from include.kafka.topic_tail import TopicTail
+from include.kafka.reader import TopicTail
 from include.runtime.settings import Settings
 
 log = logging.getLogger(__name__)

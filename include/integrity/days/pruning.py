@@ -17,7 +17,7 @@ from include.contracts.day import Day
 from include.database.generation_store import remove_tables
 from include.database.named import query
 from include.database.sessions import connect
-from include.integrity.days.day_lock import DayShows, in_turn
+from include.integrity.days.day_lock import DayShows, run_locked
 from include.integrity.days.publication_history import Shown
 from include.runtime.settings import Settings
 
@@ -50,7 +50,7 @@ def _moved(settings: Settings, day: Day, statement: str, target: Shown) -> int:
     total, count, after = 0, ROWS_A_TRANSACTION, _BELOW_ALL_KEYS
     while count == ROWS_A_TRANSACTION:
         step = partial(_move_some, query(statement, settings.pipeline), params | {"after": after})
-        count, after = in_turn(settings, day, step, "cover")
+        count, after = run_locked(settings, day, step, "cover")
         total += count
     if total:
         log.info("day %s: %d covered rows moved (%s)", day, total, statement)
@@ -96,7 +96,7 @@ def prune(settings: Settings, day: Day) -> list[int]:
             cursor.execute(query("save_undoable_since", cursor), limits)
         return expired
 
-    return in_turn(settings, day, step, "prune")
+    return run_locked(settings, day, step, "prune")
 
 
 def collect_orphans(settings: Settings) -> list[Orphan]:

@@ -20,11 +20,11 @@ from include.database.generation_store import is_attached
 from include.database.named import pipeline_of, query
 from include.database.sessions import connect
 from include.database.shown_keys import array
+from include.integrity.days.comparison import Seen, compare_served_since, require_accepted, require_verified
 from include.integrity.days.day_checks import check_after_move, request_check
-from include.integrity.days.day_lock import DayShows, Result, in_turn
+from include.integrity.days.day_lock import DayShows, Result, run_locked
 from include.integrity.days.pruning import prune, uncover
 from include.integrity.days.publication_history import Action, Author, Move, PublicationHistory, Shown
-from include.integrity.days.verified import Seen, compare_served_since, require_accepted, require_verified
 from include.runtime.failpoints import failpoint
 from include.runtime.lineage import lineage_of, publish_job
 from include.runtime.settings import Settings
@@ -110,7 +110,7 @@ def publish(
     """
     with lineage_of(settings.lineage, publish_job(settings, day)) as outcome:
         day.require_over(SystemClock().now())
-        published = _in_turn_and_checked(settings, day, lambda cursor, shows: _publish(
+        published = _run_locked_and_checked(settings, day, lambda cursor, shows: _publish(
             cursor, shows, day, run_id, made_by, reason, automatic, accept_vanishing, approved))  # fmt: skip
         outcome.generation_id = published.generation_id
     log.info("day %s: generation %d is shown%s, %d live rows covered", day, published.generation_id,
@@ -148,9 +148,9 @@ def _show_again(
         cursor.execute(query("hold_day", cursor), {"day": day.date, "reason": held_for})
         return moved
 
-    target = in_turn(settings, day, lambda cursor, shows: target_of(cursor, shows, day, action, to), "look")
+    target = run_locked(settings, day, lambda cursor, shows: target_of(cursor, shows, day, action, to), "look")
     uncover(settings, day, target)
-    return _in_turn_and_checked(settings, day, move)
+    return _run_locked_and_checked(settings, day, move)
 
 
 def target_of(cursor: Cursor, shows: DayShows, day: Day, action: Action, to: int | None) -> Shown:
@@ -177,7 +177,7 @@ def history(settings: Settings, day: Day) -> list[PublicationRow]:
         return _history(cursor, day)
 
 
-def _in_turn_and_checked(settings: Settings, day: Day, step: Callable[[Cursor, DayShows], Result]) -> Result:
+def _run_locked_and_checked(settings: Settings, day: Day, step: Callable[[Cursor, DayShows], Result]) -> Result:
     """Run the step, which moves the pointer or clears marks, and check the day afterwards."""
 
     def requesting(cursor: Cursor, shows: DayShows) -> Result:
@@ -185,7 +185,7 @@ def _in_turn_and_checked(settings: Settings, day: Day, step: Callable[[Cursor, D
         request_check(cursor, day.date)
         return result
 
-    result = in_turn(settings, day, requesting)
+    result = run_locked(settings, day, requesting)
     check_after_move(settings, day.date)
     return result
 

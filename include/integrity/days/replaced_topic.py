@@ -14,7 +14,7 @@ from include.contracts.day import Day
 from include.database.named import query
 from include.database.sessions import connect
 from include.integrity.days.day_checks import mark_days_dirty
-from include.integrity.days.day_lock import DayShows, in_turn
+from include.integrity.days.day_lock import DayShows, run_locked
 from include.integrity.days.pruning import cover
 from include.runtime.settings import Settings
 
@@ -45,7 +45,7 @@ def take_out_of_cuts(settings: Settings, topic: str, topic_id: str) -> list[Day]
                 mark_days_dirty(cursor, CAUSE, {day.date: 1})
 
         cover(settings, day)
-        in_turn(settings, day, take_out, "replaced topic")
+        run_locked(settings, day, take_out, "replaced topic")
         log.info("day %s: topic %s was made again, and is taken out of its cuts", day, topic)
     if marks:
         with connect(settings.database, "batch", "replaced topic") as connection, connection.cursor() as cursor:

@@ -26,16 +26,15 @@ from include.contracts.clock import SystemClock
 from include.contracts.day import Day, DayFormatError
 from include.contracts.errors import ConfigurationError, DatabaseUnavailable
 from include.database.sessions import SessionLimits
-from include.integrity.dag_ids import dag_ids
 from include.integrity.days.due_days import MAX_DAYS
 from include.integrity.days.gateways import unsent
+from include.integrity.jobs import dag_ids
 from include.integrity.pages import page_model, whereabouts
 from include.integrity.pages.day_page import SAMPLES, DayPage, Difference, load_day, load_difference
 from include.integrity.pages.page_model import DayRow, load_rows
 from include.integrity.pages.page_state import PART_TIMEOUT_S, PipelineState, read_state
 from include.integrity.pages.texts import LANGUAGES, Message, PageTexts, chosen_language
-from include.integrity.pages.topic_traces import SearchTooLong
-from include.integrity.pages.whereabouts import SearchLimits, Whereabouts
+from include.integrity.pages.whereabouts import SearchLimits, SearchTooLong, Whereabouts
 from include.runtime.settings import Settings, listed_pipelines
 
 log = logging.getLogger(__name__)

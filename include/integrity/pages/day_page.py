@@ -11,7 +11,7 @@ from include.contracts.day import Day
 from include.database.named import query
 from include.database.sessions import connect
 from include.integrity.days.certificate import Term
-from include.integrity.days.day_lock import DayShows, in_turn
+from include.integrity.days.day_lock import DayShows, run_locked
 from include.integrity.days.publication import PublicationRow, require_showable, target_of
 from include.integrity.days.publication_history import Action, Shown
 from include.integrity.pages.page_model import DayRow, load_rows
@@ -169,4 +169,4 @@ def preview(settings: Settings, day: Day, action: Action, to: int | None = None)
         cursor.execute(query("count_corrections", cursor), {"generation_id": corrected})
         return UndoPreview(action, kept.get(shows.generation_id), kept.get(target), dict(cursor.fetchall()))
 
-    return in_turn(settings, day, look, "look")
+    return run_locked(settings, day, look, "look")

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from include.database.sessions import connect
-from include.integrity.dag_ids import dag_ids
 from include.integrity.days.day_status import DayStatus, select_days
 from include.integrity.days.due_days import Window
+from include.integrity.jobs import dag_ids
 from include.integrity.pages.texts import Message
 from include.runtime.settings import Role, Settings
 

@@ -13,9 +13,8 @@ from include.contracts.errors import PipelineError
 from include.database.stream_progress import Pending, Seen
 from include.integrity.days.due_days import Window, waiting_days
 from include.integrity.days.gateways import Unsent
-from include.integrity.watch.alert_store import open_alerts
+from include.integrity.watch.alerts import Finding, open_alerts
 from include.integrity.watch.conditions import judge
-from include.integrity.watch.findings import Finding
 from include.integrity.watch.snapshot import Snapshot, read_gateways, read_stream
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Settings

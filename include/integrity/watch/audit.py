@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from include.contracts.topics import MAX_MESSAGE_BYTES, PRODUCER_SETTINGS, PYTHON_PRODUCER_SETTINGS, SINK_SETTINGS
 from include.gateway.kafka_producer import producer_config
 from include.integrity.days.day_status import DayStatus, load_statuses, rate_text
-from include.integrity.watch.findings import Finding, Severity
-from include.kafka.admin import topics_below
-from include.kafka.audit import audit_cluster, misplaced_records, producer_drifts
+from include.integrity.watch.alerts import Finding, Severity
+from include.kafka.admin import audit_cluster, misplaced_records, producer_drifts, topics_below
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import Settings, listed_pipelines
 

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from include.contracts.day import Day
 from include.integrity.days.gateways import Unsent
-from include.integrity.watch.findings import Finding, Severity
+from include.integrity.watch.alerts import Finding, Severity
 from include.integrity.watch.snapshot import Snapshot, read_snapshot
 from include.runtime.settings import AlertSettings, Settings
 

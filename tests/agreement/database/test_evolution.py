@@ -9,12 +9,12 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from include.contracts.definition_file import load_definition
 from include.contracts.errors import ContractMismatch, DatabaseUnavailable
 from include.contracts.evolution import compare, kept_form
+from include.contracts.pipelines import load_definition
 from include.database import migrate as migration
 from include.database.migrate import migrate
-from include.database.schema_revision import require_schema
+from include.database.schema_check import require_schema
 from include.runtime.settings import Settings
 from tests.support.catalogue import catalogue
 from tests.support.database import database_environment

@@ -5,7 +5,7 @@ import pytest
 from include.airflow_support import steps, tasks
 from include.contracts.errors import ContractMismatch
 from include.database.migrate import migrate
-from include.database.schema_revision import newest_revision, require_schema, revisions
+from include.database.schema_check import newest_revision, require_schema, revisions
 from include.runtime.settings import Settings
 from pipeline.__main__ import main as command
 from tests.support.migrations import make_up_here

@@ -8,10 +8,10 @@ import sys
 import psycopg2
 import pytest
 
-from include.contracts import definition_file
+from include.contracts import pipelines
 from include.contracts.errors import MISCONFIGURED, ContractMismatch
 from include.database.migrate import migrate
-from include.database.schema_revision import newest_revision, require_schema
+from include.database.schema_check import newest_revision, require_schema
 from include.runtime.settings import Settings
 from tests.support.catalogue import catalogue
 from tests.support.clone import version_in
@@ -132,7 +132,7 @@ def test_no_key_word_of_postgresql_can_be_the_name_of_a_column(databases):
         cursor.execute("SELECT word FROM pg_get_keywords() WHERE catcode IN ('R', 'T')")
         found = {word for (word,) in cursor}
     assert len(found) > 50
-    assert found <= definition_file._KEY_WORDS
+    assert found <= pipelines._KEY_WORDS
 
 
 def test_no_pipeline_can_have_the_name_of_an_object_or_a_role(databases):
@@ -146,4 +146,4 @@ def test_no_pipeline_can_have_the_name_of_an_object_or_a_role(databases):
              UNION SELECT rolname FROM pg_roles WHERE rolname !~ '^pg_' AND rolname <> 'postgres'""")
         found = {name for (name,) in cursor if not name.startswith("board_detail")}
     assert {"generation", "recorded", "shown_rows", "generations", "site", "analyst"} <= found
-    assert found <= definition_file._OWN_NAMES
+    assert found <= pipelines._OWN_NAMES

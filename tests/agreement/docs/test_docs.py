@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from include.integrity.dag_ids import BASES
+from include.integrity.jobs import BASES
 from include.runtime.kinds import PORT
 from stack import env_file
 from stack.settings_table import is_setting

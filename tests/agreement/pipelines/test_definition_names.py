@@ -10,7 +10,7 @@ import re
 import psycopg2
 import pytest
 
-from include.contracts.definition_file import load_definition
+from include.contracts.pipelines import load_definition
 from include.database.migrate import migrate
 from include.database.named import QUERIES, query, statements
 from tests.agreement.database.test_evolution import settings_of

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from include.contracts import headers as h
 from include.contracts.clock import epoch_ms, rfc3339
 from include.contracts.definition import FOLDER
-from include.contracts.definition_file import load_definition
 from include.contracts.errors import ContractMismatch
-from include.contracts.pipelines import BOARD
+from include.contracts.pipelines import BOARD, load_definition
 from include.contracts.validation import Reject
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.intake import Intake, Rejected, accepted_at

@@ -7,7 +7,7 @@ import pytest
 
 from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
 from include.integrity.watch.audit import PRODUCERS
-from include.kafka.audit import producer_drifts
+from include.kafka.admin import producer_drifts
 from spark_jobs.connectors.kafka import PRODUCER_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[3]

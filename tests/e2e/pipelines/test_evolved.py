@@ -7,7 +7,7 @@ import pytest
 
 from include.contracts.day import Day
 from include.contracts.definition import FOLDER
-from include.contracts.definition_file import load_definitions
+from include.contracts.pipelines import load_definitions
 from include.database.migrate import migrate
 from include.integrity.days.comparison import diff, verify
 from include.integrity.days.publication import undo

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Consumer
 
 from include.contracts.headers import parse
+from include.integrity.commands import text_of
 from include.integrity.pages.whereabouts import find
-from include.integrity.report import text_of
 from tests.e2e.speed.test_pipeline_live import Stream
 from tests.fakes.events import board, member
 from tests.servers import wait_until

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from include.archive.store import MARKER
+from include.archive.catalogue import MARKER
 from stack import backup_manifest, environment, irreplaceable, jobs
 from stack.backup import backup, copy_store
 from stack.databases import as_superuser

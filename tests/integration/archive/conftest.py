@@ -2,7 +2,7 @@
 
 import pytest
 
-from include.archive import bucket_storage as client
+from include.archive import bucket as client
 from tests.support.object_store import faulty_http
 
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
-from include.archive.store import MARKER, ArchiveBusy
+from include.archive.catalogue import MARKER, ArchiveBusy
 from include.contracts.clock import SystemClock
 from include.contracts.errors import (
     ConfigurationError,
@@ -25,7 +25,7 @@ from include.contracts.errors import (
     RangeExpired,
 )
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
-from include.kafka.topic_tail import TopicTail
+from include.kafka.reader import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.archive.archiver import NO_ARCHIVE_BEFORE, TOPIC_REPLACED, Range, compact, plan
 from spark_jobs.archive.check import remove_leftovers, verify_archive
@@ -116,7 +116,7 @@ def test_the_next_run_takes_what_came_since_and_nothing_twice(archive):
 def test_a_run_that_dies_before_its_files_are_listed_is_repeated_and_leaves_nothing(archive, monkeypatch):
     archive.send([a_member(7), a_board(1)])
     with monkeypatch.context() as patched:
-        patched.setattr("include.archive.store.ArchiveStore.add", died)
+        patched.setattr("include.archive.catalogue.ArchiveStore.add", died)
         with pytest.raises(DatabaseUnavailable):
             archive.run()
     orphans = set(archive.folder.older_than(time.time() + 60))

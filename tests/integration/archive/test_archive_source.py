@@ -10,7 +10,7 @@ from include.contracts.clock import SystemClock
 from include.contracts.errors import MissingRange
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.generation_store import GenerationStore
-from include.kafka.topic_tail import TopicTail
+from include.kafka.reader import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.batch.rebuild import build
 from spark_jobs.batch.sources import Known, archive_sources, fix_ranges, topic_sources

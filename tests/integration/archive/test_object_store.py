@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from include.archive.bucket import bucket_policy
-from include.archive.open_storage import open_storage
-from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept
+from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept, open_storage
 from include.contracts.errors import ConfigurationError
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from spark_jobs.archive.archiver import archive_topics

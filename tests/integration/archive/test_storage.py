@@ -14,12 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from include.archive import bucket_storage
-from include.archive import bucket_storage as client
-from include.archive.bucket import ArchiveBucket
-from include.archive.bucket_storage import StorageRefused
-from include.archive.open_storage import open_storage
-from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept
+from include.archive import bucket as client
+from include.archive.bucket import ArchiveBucket, StorageRefused
+from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept, open_storage
 from include.contracts.errors import LOOK, ConfigurationError
 from include.runtime.s3_connection import S3Connection
 from spark_jobs.connectors.archive_files import ArchiveDamaged, ArchiveFolder
@@ -165,7 +162,7 @@ def test_ranges_are_read_at_any_position(storage):
 
 def test_more_objects_than_a_page_of_a_listing_are_all_found_and_removed(store, location, monkeypatch):
     storage = open_storage(location, store.connection())
-    monkeypatch.setattr(bucket_storage, "_LISTED_FROM", 1)
+    monkeypatch.setattr(client, "_LISTED_FROM", 1)
     names = [f"{number:04}" for number in range(1100)]
     for name in names:
         storage.write(name, b"x")
@@ -257,7 +254,7 @@ def test_a_read_survives_a_fault(proxy, store, location, fault):
 
 @pytest.mark.parametrize("fault", ["503", "lost answer"])
 def test_a_fault_that_stays_is_tried_again_later(proxy, store, location, fault, monkeypatch):
-    monkeypatch.setattr(bucket_storage, "READ_MAX_WAIT_S", 0.1)
+    monkeypatch.setattr(client, "READ_MAX_WAIT_S", 0.1)
     storage = through(proxy, store, location)
     storage.write("there", b"x")
     proxy.faults = lambda _method, _path: fault

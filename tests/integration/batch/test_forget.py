@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from demo.reference_data import GeneratedRecords
-from include.contracts.definition_file import load_definition
 from include.contracts.errors import DayBusy, ForeignCluster
-from include.contracts.pipelines import PIPELINES
+from include.contracts.pipelines import PIPELINES, load_definition
 from include.contracts.topics import Topic
 from include.database.forgotten import ForgottenStore
 from include.database.generation_store import GenerationStore

@@ -15,7 +15,7 @@ from include.integrity.days.late_members import CONSUMER, find_late_members
 from include.integrity.days.publication import redo, undo
 from include.integrity.days.stream_lag import wait_until_caught_up
 from include.kafka.offsets import OffsetReader
-from include.kafka.topic_tail import TopicTail
+from include.kafka.reader import TopicTail
 from tests.fakes.events import board, member
 from tests.servers import wait_until
 from tests.support.certifying import nothing_waits, take_everything

@@ -15,7 +15,7 @@ from include.contracts.clock import rfc3339
 from include.contracts.errors import MissingRange
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.integrity.days.comparison import verify
-from include.kafka.topic_tail import TopicTail
+from include.kafka.reader import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.batch.sources import Known, Taken, archive_sources

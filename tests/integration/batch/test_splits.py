@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from include.contracts.errors import BrokerUnavailable
-from include.kafka import range_reader
+from include.kafka import reader
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.connectors import splits
 from spark_jobs.connectors.splits import ROWS, TopicSplit, read_topic
@@ -60,7 +60,7 @@ def test_time_that_the_caller_takes_for_a_table_is_not_kafkas(kafka, monkeypatch
 
 def test_broker_that_says_nothing_is_named_when_the_time_is_up(kafka, monkeypatch):
     monkeypatch.setattr(splits, "READ_TIMEOUT_S", 4.0)
-    monkeypatch.setattr(range_reader, "RENEWAL_S", 0.5)
+    monkeypatch.setattr(reader, "RENEWAL_S", 0.5)
     send(kafka, b"one")
     assert [*read(kafka, 1)] == [[b"one"]]
     freeze([kafka.pid])

@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 import psycopg2
 import pytest
 
-from include.archive.store import ArchiveStore
+from include.archive.catalogue import ArchiveStore
 from include.contracts.errors import BalanceBroken, DayBusy, NothingBuilt, StaleRun
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.generation_store import GenerationStore, Part

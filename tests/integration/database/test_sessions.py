@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from include.archive.store import ArchiveStore
+from include.archive.catalogue import ArchiveStore
 from include.contracts.clock import SystemClock
 from include.contracts.errors import DatabaseUnavailable
 from include.contracts.pipelines import MEMBER

@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from include.contracts.clock import epoch_ms
+from include.contracts.offsets import partition_of
 from include.contracts.pipelines import PIPELINES
 from include.gateway.client import GatewayRefused, GatewayUnavailable, replay_fallback
 from include.integrity.days import gateways
-from include.kafka.partitioner import partition_of
 from include.runtime.settings import Settings
 from tests.fakes.events import board
 from tests.servers import wait_until

@@ -6,8 +6,7 @@ import threading
 import pytest
 
 from include.contracts.errors import PipelineError, Retryable
-from include.integrity.watch.alert_store import MAX_FAILURES, AlertStore, NotNotified, notify
-from include.integrity.watch.findings import Finding
+from include.integrity.watch.alerts import MAX_FAILURES, AlertStore, Finding, NotNotified, notify
 from tests.support.pipeline import migrated, rows
 
 LAG = Finding("stream_behind", "warning", "12 records behind", "stream-lag", "join")

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.airflow_support import steps
-from include.integrity.days.comparison import AskedBefore, request_approval, verify
+from include.integrity.days.comparison import ApprovalOutdated, AskedBefore, request_approval, verify
 from include.integrity.days.pruning import collect_orphans
 from include.integrity.days.publication import publish
-from include.integrity.days.verified import ApprovalOutdated
 from tests.support.examples import examples
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.serving import DAY, build, opened_store, row, serve

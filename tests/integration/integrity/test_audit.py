@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.integrity.watch.audit import AUDITED, audit_kafka
-from include.kafka.audit import audit_cluster, misplaced_records, reassignment
+from include.kafka.admin import audit_cluster, misplaced_records, reassignment
 from pipeline.__main__ import main
 from stack.layout import Layout
 from stack.prerequisites import find_java

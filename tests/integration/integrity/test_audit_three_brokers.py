@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from include.contracts.pipelines import TOPICS
-from include.kafka.audit import audit_cluster
+from include.kafka.admin import audit_cluster
 from stack.environment import java_home_of
 from stack.layout import Layout
 from tests.servers import wait_until

@@ -7,7 +7,7 @@ import pytest
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.named import query
 from include.database.sessions import connect
-from include.integrity.days.verified import insert_corrections
+from include.integrity.days.comparison import insert_corrections
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, build, opened_store, row, serve

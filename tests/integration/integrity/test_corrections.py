@@ -6,9 +6,8 @@ import pytest
 
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.integrity.days import comparison, publication
-from include.integrity.days.comparison import diff, verify
+from include.integrity.days.comparison import RowsWouldVanish, diff, verify
 from include.integrity.days.due_days import DirtyDay, dirty_days
-from include.integrity.days.verified import RowsWouldVanish
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, duplicate, exclude, opened_store, row, serve, tombstone

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from include.integrity.days import comparison, day_checks, verified
+from include.integrity.days import comparison, day_checks
 from include.integrity.days.comparison import verify
 from include.integrity.days.due_days import dirty_days
 from spark_jobs.speed import live_table
@@ -207,8 +207,8 @@ def test_a_comparison_looks_for_a_board_on_the_days_that_may_show_it(settings, m
     build(settings, [row(101_001, 4_000_001, day=DAY.before(100).date, modified_at=LATER),
                      row(3_000_001, 4_000_002, day=DAY.before(100).date)],
           cut=5_000_000, run_id="elsewhere", day=DAY.before(100))  # fmt: skip
-    held, plain = [], verified.query
-    for module in (verified, comparison):
+    held, plain = [], comparison.query
+    for module in (comparison, comparison):
         monkeypatch.setattr(module, "query", lambda *of: held.append(locks_of(settings, "verify")) or plain(*of))
     verify(settings, DAY.before(100), "elsewhere")
     found = rows(settings, "SELECT board_id, class FROM detail_correction WHERE rebuilt IS NOT NULL ORDER BY 1")

@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from include.archive.store import CONSUMER
+from include.archive.catalogue import CONSUMER
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.integrity.pages.metrics import METRICS, BatchMetrics

@@ -8,9 +8,8 @@ import pytest
 from include.airflow_support import tasks
 from include.contracts.errors import OK, REFUSED, PipelineError
 from include.integrity.days import comparison
-from include.integrity.days.comparison import verify
+from include.integrity.days.comparison import RowsWouldVanish, verify
 from include.integrity.days.publication import publish, redo, undo
-from include.integrity.days.verified import RowsWouldVanish
 from pipeline.__main__ import main
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone

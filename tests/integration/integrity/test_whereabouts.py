@@ -13,8 +13,7 @@ from include.integrity.days.gateways import Unsent
 from include.integrity.days.pruning import cover
 from include.integrity.days.publication import undo
 from include.integrity.pages.app import FIND_LIMITS
-from include.integrity.pages.topic_traces import SearchTooLong
-from include.integrity.pages.whereabouts import NothingToFind, SearchLimits, find
+from include.integrity.pages.whereabouts import NothingToFind, SearchLimits, SearchTooLong, find
 from include.kafka import offsets
 from include.runtime.kafka_connection import KafkaConnection
 from pipeline.__main__ import main

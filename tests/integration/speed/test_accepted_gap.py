@@ -9,10 +9,9 @@ from contextlib import closing
 import pytest
 
 from include.contracts.errors import StaleRun
-from include.integrity.days.comparison import verify
+from include.integrity.days.comparison import RowsWouldVanish, verify
 from include.integrity.days.due_days import DirtyDay, days_to_rebuild, dirty_days
 from include.integrity.days.pruning import cover
-from include.integrity.days.verified import RowsWouldVanish
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish

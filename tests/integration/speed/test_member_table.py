@@ -11,7 +11,7 @@ from include.contracts.errors import BrokerUnavailable, ConfigurationError, Tabl
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.kafka.admin import create_topics
 from include.kafka.offsets import OffsetReader
-from include.kafka.topic_tail import TopicTail
+from include.kafka.reader import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.state import table_state as module
 from spark_jobs.state.table_state import HeldFolder, NotLeading, StateNotWritten, TableState, WarmTable, unique_keys

@@ -14,8 +14,8 @@ from include.contracts import headers as h
 from include.contracts.errors import BrokerUnavailable, LedgerConflict, MissingRange
 from include.contracts.offsets import OffsetRange
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
+from include.kafka.reader import TopicTail
 from include.kafka.record_table import record_table
-from include.kafka.topic_tail import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.speed import serve as serve_module
 from spark_jobs.speed.health.state import DriverState

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Producer
 
 from include.contracts.errors import BrokerUnavailable
-from include.kafka import range_reader
-from include.kafka.topic_tail import TopicTail
+from include.kafka import reader
+from include.kafka.reader import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from tests.support.topic_log import TopicLog
 
@@ -47,10 +47,10 @@ def there(start, ends):
     return found | {(2, o) for o in range(start[2], ends[2]) if o in visible}
 
 
-@pytest.mark.parametrize("most_ahead", [0, 5, range_reader.MAX_AHEAD])
+@pytest.mark.parametrize("most_ahead", [0, 5, reader.MAX_AHEAD])
 @pytest.mark.parametrize("seed", range(6))
 def test_each_range_has_its_records_once_and_in_order(kafka, log, monkeypatch, seed, most_ahead):
-    monkeypatch.setattr(range_reader, "MAX_AHEAD", most_ahead)
+    monkeypatch.setattr(reader, "MAX_AHEAD", most_ahead)
     chance = random.Random(seed)
     last = log.offsets.ends(TOPIC)
     assert last == {0: 96, 1: 96, 2: 104}
@@ -84,8 +84,8 @@ def test_each_range_has_its_records_once_and_in_order(kafka, log, monkeypatch, s
 
 
 def test_the_number_of_records_of_a_batch_follows_their_sizes(kafka, monkeypatch):
-    monkeypatch.setattr(range_reader, "MAX_RECORDS", 20)
-    monkeypatch.setattr(range_reader, "BATCH_BYTES", 1_000_000)
+    monkeypatch.setattr(reader, "MAX_RECORDS", 20)
+    monkeypatch.setattr(reader, "BATCH_BYTES", 1_000_000)
     log = TopicLog(kafka.bootstrap_servers)
     log.make("large", 1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
@@ -144,8 +144,8 @@ class StubRecord(NamedTuple):
 
 
 def test_a_partition_that_does_not_respond_is_no_progress_of_another_one(monkeypatch):
-    monkeypatch.setattr(range_reader, "Consumer", OneStuck)
-    monkeypatch.setattr(range_reader, "MAX_AHEAD", 1_000)
+    monkeypatch.setattr(reader, "Consumer", OneStuck)
+    monkeypatch.setattr(reader, "MAX_AHEAD", 1_000)
     tail = TopicTail(KafkaConnection("none:9"), TOPIC)
     tail.begin({0: 0, 1: 0})
     with pytest.raises(BrokerUnavailable):

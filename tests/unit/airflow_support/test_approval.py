@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.airflow_support import steps
-from include.airflow_support.approval import PublishApproval, fenced
+from include.airflow_support.tasks import PublishApproval, fenced
 from include.integrity.days.comparison import AskedBefore
 
 SEEN = {"generation_id": 7, "digest": "d41d8cd98f00b204e9800998ecf8427e"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from include.airflow_support.summary import summary_of
+from include.airflow_support.tasks import summary_of
 
 REPORT = {"generation": {"row_count": 3}, "corrections": {"late": 2}}
 PUBLISHED = {"generation_id": 7, "covered": 1, "was_identical": False}

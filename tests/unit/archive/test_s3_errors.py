@@ -8,11 +8,9 @@ from botocore.exceptions import ClientError, ConnectTimeoutError, IncompleteRead
 from botocore.response import StreamingBody
 from botocore.stub import Stubber
 
-from include.archive import bucket_storage as client
-from include.archive.bucket import bucket_policy
-from include.archive.bucket_storage import StorageRefused, client_of, translated
-from include.archive.open_storage import open_storage
-from include.archive.storage import StorageDenied, StorageUnavailable
+from include.archive import bucket as client
+from include.archive.bucket import StorageRefused, bucket_policy, client_of, translated
+from include.archive.storage import StorageDenied, StorageUnavailable, open_storage
 from include.contracts.errors import ConfigurationError
 from include.runtime.s3_connection import S3Connection
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from include.contracts.asyncapi import asyncapi
-from include.contracts.data_contract import data_contract
+from include.contracts.documents import asyncapi, data_contract
 from include.contracts.pipelines import PIPELINES
 from stack.export import contract_files, drifted, written_files
 

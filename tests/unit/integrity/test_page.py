@@ -30,9 +30,8 @@ from include.integrity.pages.day_page import Changed, DayPage, Difference, Gener
 from include.integrity.pages.page_model import calendar, corrections_chart, select_rows
 from include.integrity.pages.page_state import PipelineState
 from include.integrity.pages.texts import Message
-from include.integrity.pages.topic_traces import Coordinates, SearchTooLong, Trace
-from include.integrity.pages.whereabouts import Whereabouts
-from include.integrity.watch.findings import Finding
+from include.integrity.pages.whereabouts import Coordinates, SearchTooLong, Trace, Whereabouts
+from include.integrity.watch.alerts import Finding
 from include.runtime.settings import Settings
 from tests.support.certifying import STORE
 

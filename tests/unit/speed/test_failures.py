@@ -4,7 +4,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from include.contracts.errors import BrokerUnavailable, DriverSuperseded, LedgerConflict
-from include.database.sink_errors import BatchInterrupted, BatchRefused
+from include.database.bulk_copy import BatchInterrupted, BatchRefused
 from spark_jobs.connectors.failures import cause_of, is_passing, task_error
 
 

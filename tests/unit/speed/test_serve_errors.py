@@ -6,7 +6,7 @@ import psycopg2
 import pytest
 
 from include.contracts.errors import DatabaseUnavailable
-from include.database.sink_errors import BatchInterrupted, BatchRefused, as_own, is_of_a_row, reason_of_refusal
+from include.database.bulk_copy import BatchInterrupted, BatchRefused, as_own, is_of_a_row, reason_of_refusal
 
 
 def failure(code, base=psycopg2.DatabaseError, text="ERROR: refused\nDETAIL: (secret)", **diagnostics):

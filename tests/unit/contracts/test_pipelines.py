@@ -5,8 +5,8 @@ import re
 import pytest
 
 from include.contracts.definition import FOLDER
-from include.contracts.definition_file import load_definition, load_definitions
 from include.contracts.errors import ContractMismatch
+from include.contracts.pipelines import load_definition, load_definitions
 
 ORDERS = (FOLDER / "order_detail.toml").read_text(encoding="utf-8")
 

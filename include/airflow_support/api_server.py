@@ -1,4 +1,4 @@
-"""The runbooks, as Airflow's API server shows them to users who are logged in: at /runbooks/nightly_rebuild."""
+"""Additions to Airflow's API server: runbooks at /runbooks/NAME for users who are logged in, and the frame policy."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,6 +6,31 @@ from typing import Any
 
 from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import PlainTextResponse
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_POLICY = "frame-ancestors 'self'"
+
+
+class OwnFramesOnly:
+    """Forbids every other site to frame a page, and so to have a user press its buttons unseen.
+
+    A page with a policy of its own keeps that. Airflow's pages have none.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer as the app does, with the policy."""
+
+        async def send_with_policy(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).setdefault("Content-Security-Policy", _POLICY)
+            await send(message)
+
+        await self._app(scope, receive, send_with_policy)
+
 
 RUNBOOKS = Path(__file__).resolve().parents[2] / "docs" / "runbooks"
 

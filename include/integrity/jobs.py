@@ -1,12 +1,38 @@
-"""Runs the rebuild's Spark job as a child process, for the command line."""
+"""The jobs of the batch layer: the ids of a pipeline's DAGs, and the rebuild's Spark job, also as a child process.
+
+DAG files import it: no I/O at import, and no driver.
+"""
 
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from include.contracts.day import Day
+from include.contracts.definition import SITE_NAME
 from include.contracts.errors import FINAL, MISCONFIGURED, Misconfigured, PipelineError, Retryable
+from include.runtime.settings import listed_pipelines
+
+BASES = (
+    "nightly_rebuild",
+    "rebuild_day",
+    "reprocess_days",
+    "undo_day",
+    "replay_fallback",
+    "reconcile_sources",
+    "forget_member",
+    "watch_pipeline",
+    "audit",
+)
+SITE_BASES = {"reconcile_sources"}  # of the pipeline that the site's own tables feed, and of no other
+
+
+def dag_ids(pipeline: str) -> Mapping[str, str]:
+    """Return a pipeline's DAG ids by base: of the first pipeline the base itself, of others with the name behind it."""
+    suffix = "" if pipeline == listed_pipelines()[0] else f"_{pipeline}"
+    return {base: base + suffix for base in BASES if pipeline == SITE_NAME or base not in SITE_BASES}
+
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "spark_jobs" / "rebuild_day.py"

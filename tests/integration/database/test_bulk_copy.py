@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.database.arrow_copy import copy_rows
+from include.database.bulk_copy import copy_rows
 
 COPY = "COPY copied FROM STDIN (FORMAT binary)"
 COLUMNS = (

@@ -8,7 +8,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.handlers import Message
 
-from include.integrity.watch.findings import Finding, Notice
+from include.integrity.watch.alerts import Finding, Notice
 from include.runtime.settings import AlertSettings
 from stack.ports import unused
 from tests.support.webhook import Webhook
@@ -62,13 +62,13 @@ def mailbox(monkeypatch):
 
 
 def send(channel, notice, **settings):
-    from include.airflow_support.notifiers import channels_of
+    from include.airflow_support.alerts import channels_of
 
     channels_of(AlertSettings(**settings), {})[channel](notice)
 
 
 def test_the_log_is_always_a_channel_and_others_by_their_addresses():
-    from include.airflow_support.notifiers import channels_of
+    from include.airflow_support.alerts import channels_of
 
     assert list(channels_of(AlertSettings(), {})) == ["log"]
     assert list(channels_of(AlertSettings("http://h/", ("a@b",)), {})) == ["log", "webhook", "mail"]
@@ -110,14 +110,14 @@ class TestWebhook:
 
     @pytest.mark.parametrize("status", [302, 400, 500])
     def test_an_answer_that_is_no_success_is_a_failure(self, webhook, status):
-        from include.airflow_support.notifiers import WebhookFailed
+        from include.airflow_support.alerts import WebhookFailed
 
         webhook.status = status
         with pytest.raises(WebhookFailed, match=f"status={status}"):
             send("webhook", OPENED, webhook_url=webhook.url)
 
     def test_its_address_is_neither_logged_nor_in_an_error(self, webhook, caplog):
-        from include.airflow_support.notifiers import WebhookFailed
+        from include.airflow_support.alerts import WebhookFailed
 
         caplog.set_level("DEBUG")
         send("webhook", OPENED, webhook_url=webhook.url)

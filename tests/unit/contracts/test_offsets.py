@@ -2,7 +2,7 @@
 
 import pytest
 
-from include.kafka.partitioner import murmur2, place
+from include.contracts.offsets import known_partition, murmur2
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,17 @@ def test_is_kafkas_hash(key, signed):
     assert murmur2(key) == signed % 2**32
 
 
-def test_knows_no_place_before_it_has_heard_of_the_topics_nor_without_a_key():
-    assert place({}, "board", b"21") is None
+def test_partition_is_unknown_without_topics_or_a_key():
+    assert known_partition({}, "board", b"21") is None
     partitions = {"board": 8, "empty": 0}
-    assert place(partitions, "board", None) is None
-    assert place(partitions, "board", b"21") == ("board", ((-973932308) & 0x7FFFFFFF) % 8)
+    assert known_partition(partitions, "board", None) is None
+    assert known_partition(partitions, "board", b"21") == ("board", ((-973932308) & 0x7FFFFFFF) % 8)
 
 
-def test_topic_that_is_not_there_is_a_place_of_its_own():
+def test_partition_of_a_missing_topic_is_minus_one():
     partitions = {"board": 8, "empty": 0}
-    assert [place(partitions, topic, b"21") for topic in ("missing", "empty")] == [("missing", -1), ("empty", -1)]
+    found = [known_partition(partitions, topic, b"21") for topic in ("missing", "empty")]
+    assert found == [
+        ("missing", -1),
+        ("empty", -1),
+    ]
