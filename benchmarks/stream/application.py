@@ -60,6 +60,10 @@ class Application:
         """Return the present resident memory of all its processes in bytes."""
         return sum(int(fields[21]) for _, fields in processes_of(self._process.pid)) * os.sysconf("SC_PAGE_SIZE")
 
+    def anonymous_bytes(self) -> int:
+        """Return the present memory of all its processes in bytes, without pages of files."""
+        return sum(_anonymous_bytes(pid) for pid, _ in processes_of(self._process.pid))
+
     def kill(self) -> None:
         """Send SIGKILL to all its processes, like a machine that fails."""
         try:
@@ -78,3 +82,11 @@ class Application:
             except subprocess.TimeoutExpired:
                 pass
         self.kill()
+
+
+def _anonymous_bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0  # it has ended
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:")), 0)

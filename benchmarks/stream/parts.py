@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,9 +135,14 @@ class Bench:
         return {**os.environ, **found, "KAFKA_PARTITIONS": str(PARTITIONS), "PYTHONPATH": str(PROJECT_ROOT), **more}
 
     @contextlib.contextmanager
-    def ours(self, *arguments: str, **more: str) -> Iterator[Application]:
-        """Run our speed layer, `spark_jobs/stream.py`, with these arguments and settings."""
+    def ours(self, *arguments: str, keep_state: bool = False, **more: str) -> Iterator[Application]:
+        """Run our speed layer, `spark_jobs/stream.py`, with these arguments and settings.
+
+        The state of earlier runs is removed, as that of Kafka Streams and Flink is, unless `keep_state` is true.
+        """
         shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
+        if not keep_state:
+            shutil.rmtree(self.folder / "stream-state", ignore_errors=True)
         with self._started(
             "ours", [sys.executable, "spark_jobs/stream.py", "--take-over", *arguments], self.variables(**more)
         ) as started:
@@ -144,16 +150,20 @@ class Bench:
 
     @contextlib.contextmanager
     def kafka_streams(self) -> Iterator[Application]:
-        """Run Kafka Streams with two threads; its internal topics are removed afterwards."""
+        """Run Kafka Streams with two threads and no state; its internal topics are removed afterwards."""
         name = f"join-{self._next()}"
-        arguments = [self.kafka.bootstrap_servers, name, str(self._state()), "2"]
         try:
-            with self._started("Kafka Streams", [*command(KAFKA_STREAMS, self.folder), *arguments]) as started:
+            with self.kafka_streams_of(name, self._state()) as started:
                 yield started
         finally:
             made = [topic for topic in self._admin.list_topics(timeout=30).topics if topic.startswith(name)]
             for future in self._admin.delete_topics(made).values() if made else ():
                 future.result()
+
+    def kafka_streams_of(self, name: str, state: Path, standbys: int = 0) -> AbstractContextManager[Application]:
+        """Run an instance of the application `name` with two threads; its state and topics stay."""
+        arguments = [self.kafka.bootstrap_servers, name, str(state), "2", str(standbys)]
+        return self._started(f"Kafka Streams {state.name}", [*command(KAFKA_STREAMS, self.folder), *arguments])
 
     @contextlib.contextmanager
     def flink(self, backend: str) -> Iterator[Application]:
