@@ -53,7 +53,7 @@ class Bench:
         with (self.folder / "peer.log").open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            wait_until(lambda: _listens(port), _START_S, f"the peer listens, see {self.folder / 'peer.log'}")
+            wait_until(lambda: listens(port), _START_S, f"the peer listens, see {self.folder / 'peer.log'}")
             yield Target("peer", f"http://{LOOPBACK}:{port}/topics/board/events", process.pid)
         finally:
             process.kill()
@@ -84,6 +84,7 @@ def bench() -> Iterator[Bench]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """True if a process listens on the port of this machine."""
     with socket.socket() as probe:
         return probe.connect_ex((LOOPBACK, port)) == 0
