@@ -23,7 +23,7 @@ from include.contracts.pipelines import SITE_PIPELINE
 from include.gateway.client import GatewayClient
 from include.runtime.settings import Settings
 from stack.environment import load_environment
-from stack.errors import StackError
+from stack.layout import StackError
 
 
 def main() -> int:

@@ -29,7 +29,7 @@ from include.integrity.days.stream_lag import wait_until_caught_up
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Settings
 from stack.environment import load_environment
-from stack.errors import StackError
+from stack.layout import StackError
 
 _TELL_EVERY = 2_000
 

@@ -15,8 +15,8 @@ from include.contracts.definition import SITE_NAME
 from include.runtime import kinds
 from include.runtime.environment_reader import Setting
 from include.runtime.settings import TABLE, prefix_of
-from stack.errors import StackError
-from stack.ports import next_free
+from stack.layout import StackError
+from stack.machine import next_free
 from stack.services import pipelines_of
 from stack.settings_table import SECTIONS, Section, is_setting
 

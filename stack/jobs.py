@@ -1,4 +1,4 @@
-"""Runs the one-off jobs of `up`."""
+"""Runs the one-off jobs of `up`: databases with the roles that migrations need, migrations, topics, Airflow's own."""
 
 import importlib.metadata
 import subprocess
@@ -6,16 +6,26 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import psycopg2
 import psycopg2.errors
+from psycopg2 import sql
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
 
-from include.database.sessions import SessionLimits, open_session
+from include.contracts.errors import DatabaseUnavailable
+from include.database.sessions import SessionLimits, open_session, save_login_role
+from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.kafka_connection import SECRETS as KAFKA_SECRETS
+from include.runtime.settings import Libpq, read
 from stack import environment
 from stack.airflow_env import airflow_environment
-from stack.databases import AIRFLOW_DATABASE, AIRFLOW_ROLE, create_databases
-from stack.errors import StackError
-from stack.layout import Layout
-from stack.services import Job, migrations, port_of
+from stack.layout import Layout, StackError
+from stack.postgres import SUPERUSER
+from stack.services import Job, migrations, pipelines_of, port_of
+
+OWNER_ROLE = "pipeline_owner"
+AIRFLOW_ROLE = "airflow"
+AIRFLOW_DATABASE = "airflow"
 
 # Secrets that each job gets.
 _SECRETS: Mapping[str, tuple[str, ...]] = {
@@ -119,3 +129,44 @@ def _airflow_revision(settings: Mapping[str, str]) -> str:
     finally:
         connection.close()
     return str(row[0]) if row else "none"
+
+
+def as_superuser(settings: Mapping[str, str], database: str = "postgres") -> Connection:
+    """Return a connection of the superuser. Raises DatabaseUnavailable."""
+    return open_session(
+        host=settings["DATABASE_HOST"], port=port_of(settings, "DATABASE_PORT"), database=database, user=SUPERUSER,
+        password=settings["POSTGRES_SUPERUSER_PASSWORD"], application="stack", limits=SessionLimits(),
+        libpq=Libpq.from_environment(EnvironmentReader(settings)),
+    )  # fmt: skip
+
+
+def create_databases(settings: Mapping[str, str]) -> None:
+    """Create the roles and databases, and set passwords from `.env`. Raises StackError if PostgreSQL refuses."""
+    if not settings.get("POSTGRES_SUPERUSER_PASSWORD"):
+        return  # an external PostgreSQL, prepared by its administrator
+    try:
+        connection = as_superuser(settings)
+        connection.autocommit = True  # CREATE DATABASE can't run in a transaction
+        try:
+            with connection.cursor() as cursor:
+                # The owner makes the other roles in its migrations.
+                save_login_role(cursor, OWNER_ROLE, settings["DB_OWNER_PASSWORD"], "CREATEROLE")
+                save_login_role(cursor, AIRFLOW_ROLE, settings["DB_AIRFLOW_PASSWORD"], "NOCREATEROLE")
+                for pipeline in pipelines_of(settings):
+                    _ensure_database(cursor, read("DATABASE_NAME", settings, pipeline), OWNER_ROLE)
+                _ensure_database(cursor, AIRFLOW_DATABASE, AIRFLOW_ROLE)
+                # By default every role may connect to every database. Migrations do this for pipelines' databases.
+                for database in (AIRFLOW_DATABASE, "postgres", "template1"):
+                    statement = sql.SQL("REVOKE CONNECT, TEMPORARY ON DATABASE {} FROM PUBLIC")
+                    cursor.execute(statement.format(sql.Identifier(database)))
+        finally:
+            connection.close()
+    except (DatabaseUnavailable, psycopg2.Error) as exc:
+        raise StackError(f"the databases could not be made: {str(exc).strip().splitlines()[0]}") from exc
+
+
+def _ensure_database(cursor: Cursor, database: str, owner: str) -> None:
+    cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,))
+    if cursor.fetchone() is None:
+        statement = sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE template0 ENCODING 'UTF8'")
+        cursor.execute(statement.format(sql.Identifier(database), sql.Identifier(owner)))

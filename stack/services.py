@@ -13,8 +13,7 @@ from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import Libpq, pipeline_names, reader_of
 from include.runtime.tls import ClientTls
-from stack.errors import StackError
-from stack.layout import Layout
+from stack.layout import Layout, StackError
 from stack.postgres import SUPERUSER
 
 
@@ -78,7 +77,7 @@ class AirflowHealth:
     """Healthy if Airflow's API reports a heartbeat of this component since the process started."""
 
     url: str
-    component: Literal["scheduler", "dag_processor", "triggerer"]
+    component: str
 
 
 Health = KafkaHealth | PostgresHealth | HttpHealth | AirflowHealth

@@ -22,7 +22,7 @@ NOBODY = 65534
 # as that user on Linux that is root, else as oneself with the file closed
 AS_ANOTHER = f"""
 import os, sys
-import stack.status, stack.up
+import stack.status, stack.control
 from stack.__main__ import main
 if os.geteuid() == 0:
     os.seteuid({NOBODY})
@@ -113,7 +113,7 @@ def test_down_ends_what_runs_whatever_the_settings_say(layout, service):
 @pytest.mark.parametrize("command", ["up", "down", "status", "clean"])
 def test_files_of_another_user_are_one_line_with_the_owner(layout, command):
     layout.state.chmod(0o700)
-    for path in (layout.env_file, layout.state / "stack.lock"):
+    for path in (layout.env_file, layout.state / "stack.layout"):
         path.touch()
         path.chmod(0o600 if os.geteuid() == 0 else 0)
     refused = run(layout, command, python=("-c", AS_ANOTHER))
@@ -146,10 +146,10 @@ def test_set_up_that_is_broken_off_is_one_line(tmp_path):
 
 BROKEN_OFF = """
 import sys
-import stack.up
+import stack.control
 def up(*given, **named):
     raise KeyboardInterrupt
-stack.up.up = up
+stack.control.up = up
 from stack.__main__ import main
 sys.exit(main())
 """
