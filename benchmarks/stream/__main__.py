@@ -17,7 +17,7 @@ from benchmarks.stream.peers import ensure_jars
 from benchmarks.stream.restart import restart
 from benchmarks.stream.serving import both, serve
 from benchmarks.stream.table import table
-from demo import reference_data
+from demo import records
 
 _BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {
     "cold": cold, "steady": steady, "serve": serve, "both": both, "latency": latency, "restart": restart,
@@ -29,8 +29,8 @@ _ON_REQUEST = ("table",)
 def main() -> int:
     """Run the named benchmarks; returns the exit code."""
     parser = parser_of("Measures the speed layer and its alternatives.", _BENCHMARKS)
-    parser.add_argument("--members", type=int, default=reference_data.MEMBERS, help="of the reference volume")
-    parser.add_argument("--boards", type=int, default=reference_data.BOARDS, help="of the reference volume")
+    parser.add_argument("--members", type=int, default=records.MEMBERS, help="of the reference volume")
+    parser.add_argument("--boards", type=int, default=records.BOARDS, help="of the reference volume")
     arguments = parsed(parser, _BENCHMARKS)
 
     def reports() -> Iterator[Report]:
