@@ -40,7 +40,7 @@ def main() -> int:
 def _run(arguments: argparse.Namespace, layout: Layout) -> int:
     match arguments.command:
         case "env":
-            for note in env_file.ensure(layout.env_file):
+            for note in env_file.complete(layout):
                 print(note)
             print(f"{layout.env_file} is complete")
         case "up":
@@ -69,17 +69,18 @@ def _run(arguments: argparse.Namespace, layout: Layout) -> int:
 
             _end_in_order()
             restore(layout, arguments.source, arguments.force)
-        case "stop" | "start" | "kill":
-            from stack import control
+        case "stop":
+            from stack.control import stop_service
 
-            match arguments.command:
-                case "stop":
-                    control.stop_service(arguments.name, layout)
-                case "start":
-                    control.start_service(arguments.name, layout)
-                case "kill":
-                    pid = control.kill_service(arguments.name, layout, arguments.signal)
-                    print(f"pid {pid} got SIG{arguments.signal}")
+            stop_service(arguments.name, layout)
+        case "start":
+            from stack.control import start_service
+
+            start_service(arguments.name, layout)
+        case "kill":
+            from stack.control import kill_service
+
+            print(f"pid {kill_service(arguments.name, layout, arguments.signal)} got SIG{arguments.signal}")
     return 0
 
 

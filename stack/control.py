@@ -35,17 +35,15 @@ def up(layout: Layout, only: tuple[str, ...] = (), pipeline: str = "") -> None:
     started = time.monotonic()
     layout.make_folders()
     with exclusive(layout):
-        state = None if layout.state == layout.root / ".state" else layout.state
-        notes = env_file.ensure(layout.env_file, state=state)
+        notes = env_file.complete(layout)
         if pipeline and env_file.add_pipeline(layout.env_file, pipeline):
-            notes += [f"{pipeline} is added to PIPELINES in {layout.env_file.name}"]
-            notes += env_file.ensure(layout.env_file, state=state)
+            notes += [f"{pipeline} is added to PIPELINES in {layout.env_file.name}", *env_file.complete(layout)]
         for note in notes:
             print(note)
         settings = environment.load_settings(layout)
         nodes = declare(settings, layout)
         supervisor = Supervisor(layout)
-        running = {state.name for state in supervisor.states().values() if state.state in ALIVE}
+        running = supervisor.alive()
         if not supervisor.is_running():
             _end_leftovers(layout)
         elif earlier := started_with_another(layout, running):
@@ -193,7 +191,7 @@ def _failed(service: Service, layout: Layout, what: str) -> StackError:
 
 
 def _check_ports(nodes: Sequence[Node], supervisor: Supervisor) -> None:
-    running = {state.name for state in supervisor.states().values() if state.state in ALIVE}
+    running = supervisor.alive()
     for node in nodes:
         if isinstance(node, Service) and not node.external and node.name not in running:
             for variable, port in node.ports.items():

@@ -4,6 +4,7 @@ import importlib.metadata
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import psycopg2
@@ -111,31 +112,28 @@ def _airflow_state(layout: Layout, settings: Mapping[str, str]) -> str:
 
 
 def _airflow_revision(settings: Mapping[str, str]) -> str:
-    connection = open_session(
-        host=settings["DATABASE_HOST"],
-        port=port_of(settings, "DATABASE_PORT"),
-        database=AIRFLOW_DATABASE,
-        user=AIRFLOW_ROLE,
-        password=settings["DB_AIRFLOW_PASSWORD"],
-        application="stack",
-        limits=SessionLimits(),
-    )
-    try:
-        with connection.cursor() as cursor:
+    with (
+        closing(_session(settings, AIRFLOW_DATABASE, AIRFLOW_ROLE, "DB_AIRFLOW_PASSWORD")) as connection,
+        connection.cursor() as cursor,
+    ):
+        try:
             cursor.execute("SELECT version_num FROM alembic_version")
-            row = cursor.fetchone()
-    except psycopg2.errors.UndefinedTable:
-        return "none"
-    finally:
-        connection.close()
+        except psycopg2.errors.UndefinedTable:
+            return "none"
+        row = cursor.fetchone()
     return str(row[0]) if row else "none"
 
 
 def as_superuser(settings: Mapping[str, str], database: str = "postgres") -> Connection:
     """Return a connection of the superuser. Raises DatabaseUnavailable."""
+    return _session(settings, database, SUPERUSER, "POSTGRES_SUPERUSER_PASSWORD")
+
+
+def _session(settings: Mapping[str, str], database: str, role: str, password: str) -> Connection:
+    """Return a connection of the role, whose password the setting of that name has. Raises DatabaseUnavailable."""
     return open_session(
-        host=settings["DATABASE_HOST"], port=port_of(settings, "DATABASE_PORT"), database=database, user=SUPERUSER,
-        password=settings["POSTGRES_SUPERUSER_PASSWORD"], application="stack", limits=SessionLimits(),
+        host=settings["DATABASE_HOST"], port=port_of(settings, "DATABASE_PORT"), database=database, user=role,
+        password=settings[password], application="stack", limits=SessionLimits(),
         libpq=Libpq.from_environment(EnvironmentReader(settings)),
     )  # fmt: skip
 
@@ -145,9 +143,8 @@ def create_databases(settings: Mapping[str, str]) -> None:
     if not settings.get("POSTGRES_SUPERUSER_PASSWORD"):
         return  # an external PostgreSQL, prepared by its administrator
     try:
-        connection = as_superuser(settings)
-        connection.autocommit = True  # CREATE DATABASE can't run in a transaction
-        try:
+        with closing(as_superuser(settings)) as connection:
+            connection.autocommit = True  # CREATE DATABASE can't run in a transaction
             with connection.cursor() as cursor:
                 # The owner makes the other roles in its migrations.
                 save_login_role(cursor, OWNER_ROLE, settings["DB_OWNER_PASSWORD"], "CREATEROLE")
@@ -159,8 +156,6 @@ def create_databases(settings: Mapping[str, str]) -> None:
                 for database in (AIRFLOW_DATABASE, "postgres", "template1"):
                     statement = sql.SQL("REVOKE CONNECT, TEMPORARY ON DATABASE {} FROM PUBLIC")
                     cursor.execute(statement.format(sql.Identifier(database)))
-        finally:
-            connection.close()
     except (DatabaseUnavailable, psycopg2.Error) as exc:
         raise StackError(f"the databases could not be made: {str(exc).strip().splitlines()[0]}") from exc
 

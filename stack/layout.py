@@ -1,9 +1,10 @@
-"""The stack's paths, the lock that its commands hold, and errors that name the remedy.
+"""The stack's paths and private files, the lock that its commands hold, and errors that name the remedy.
 
 Standard library only: set-up uses it before there is a virtual environment, and an image's build without the product.
 """
 
 import fcntl
+import os
 import pwd
 import shutil
 import sys
@@ -102,6 +103,15 @@ class Layout:
             folder = self.state / name
             folder.mkdir(exist_ok=True)
             folder.chmod(_PASSED_THROUGH if name == "postgres" else _PRIVATE)
+
+
+def write_private(path: Path, text: str, mode: int = 0o600) -> None:
+    """Write a file for its owner alone, in one step: a process that reads it meanwhile has the old or the new one."""
+    scratch = path.with_name(path.name + ".new")
+    scratch.unlink(missing_ok=True)
+    with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+        file.write(text)
+    scratch.replace(path)
 
 
 class StackError(Exception):

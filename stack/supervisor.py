@@ -146,6 +146,10 @@ class Supervisor:
             for info in answer
         }
 
+    def alive(self) -> set[str]:
+        """Return the names of the processes that start or run."""
+        return {each.name for each in self.states().values() if each.state in ALIVE}
+
     def state(self, name: str) -> ProcessState:
         """Return the state of one process. Raises StackError if supervisord is not running or does not have it."""
         states = self.states()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stack.jars import Jar, read_lock
-from stack.layout import PROJECT_ROOT, StackError, one_line_errors
+from stack.layout import PROJECT_ROOT, StackError, one_line_errors, write_private
 
 JAR_SET = "spark-kafka"  # the only one that the Dockerfile copies
 # packages whose metadata has no licence; it stands in their repositories
@@ -118,15 +118,10 @@ def write_spark_conf(folder: Path, secret: str) -> None:
     """Write `deploy/spark-defaults.conf` with the secret, for its owner alone, into the folder.
 
     Master, workers, drivers and executors read it from a volume. On a command line, where Spark's other settings are,
-    every user of the host could read the secret. It is written in one step: a process that starts meanwhile reads the
-    old or the new one.
+    every user of the host could read the secret.
     """
     defaults = (PROJECT_ROOT / "deploy" / "spark-defaults.conf").read_text(encoding="utf-8")
-    fresh = folder / "spark-defaults.conf.new"
-    fresh.unlink(missing_ok=True)
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "w") as file:
-        file.write(f"{defaults}spark.authenticate.secret {secret}\n")
-    fresh.replace(folder / "spark-defaults.conf")
+    write_private(folder / "spark-defaults.conf", f"{defaults}spark.authenticate.secret {secret}\n", mode=0o400)
 
 
 def write_bill(path: Path, jars_folder: Path) -> None:

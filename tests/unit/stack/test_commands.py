@@ -70,6 +70,14 @@ def test_status_says_that_nothing_runs_without_the_environment(layout):
     )
 
 
+def test_env_makes_the_file_of_this_stack_without_the_environment(layout):
+    layout.env_file.unlink()
+    made = without_environment(layout, "env")
+    assert (made.returncode, made.stderr) == (0, "")
+    assert made.stdout.splitlines()[-1] == f"{layout.env_file} is complete"
+    assert env_file.read(layout.env_file)["GATEWAY_FALLBACK_DIR"] == str(layout.state / "fallback")
+
+
 @pytest.mark.parametrize("command", ["up", "down", "clean", "status"])
 @pytest.mark.parametrize("folder", ["", *DATA_FOLDERS])
 def test_file_where_a_folder_must_be_is_named(layout, command, folder):
