@@ -24,7 +24,7 @@ setup: ## install the virtual environment and the jars into .state/
 	@"$(PYTHON)" -m stack.bootstrap
 
 env: setup ## create .env with ports and secrets, if it is missing; docker compose reads it too
-	@"$(PYTHON)" -m stack.team.make_env
+	@"$(PYTHON)" -m stack env
 
 up: setup ## start Kafka, PostgreSQL, gateway, stream and Airflow, each after its dependencies are healthy
 	@$(STACK) up
@@ -127,7 +127,7 @@ audit: ## check the locked packages and jars for known vulnerabilities; needs th
 	@status=0; \
 	.state/audit/bin/pip-audit --require-hashes --disable-pip --progress-spinner off \
 		-r requirements.lock -r requirements-build.lock -r requirements-local.lock -r requirements-audit.lock || status=1; \
-	"$(PYTHON)" -m stack.jar_audit stack/jars.lock benchmarks/stream/jars.lock || status=1; \
+	"$(PYTHON)" -m stack.jars audit stack/jars.lock benchmarks/stream/jars.lock || status=1; \
 	exit $$status
 
 lock: setup ## write the lock files of packages and jars; pins change only in requirements.txt; needs uv

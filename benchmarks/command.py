@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from benchmarks.report import Report, conclude
-from stack.errors import StackError
+from stack.layout import StackError
 
 _TERMINATED = 128 + signal.SIGTERM
 

@@ -11,8 +11,7 @@ from demo.airflow_client import AirflowClient
 from demo.chapters import LocalServices
 from demo.narrator import Narrator, NotAsTold, show_addresses
 from demo.pipeline_story import PipelineStory
-from demo.reference_data import GeneratedRecords
-from demo.site import Site
+from demo.records import GeneratedRecords, SiteRecords
 from demo.story import Story
 from demo.warehouse import Warehouse
 from include.contracts.clock import SystemClock
@@ -23,7 +22,7 @@ from include.contracts.pipelines import SITE_PIPELINE
 from include.gateway.client import GatewayClient
 from include.runtime.settings import Settings
 from stack.environment import load_environment
-from stack.errors import StackError
+from stack.layout import StackError
 
 
 def main() -> int:
@@ -52,13 +51,13 @@ def _tell(settings: Settings, environment: Mapping[str, str], narrator: Narrator
     with GatewayClient(settings.gateway) as gateway:
         if pipeline is not SITE_PIPELINE:
             PipelineStory(
-                settings, gateway, warehouse, records=GeneratedRecords.begun_now(pipeline, day), narrator=narrator,
+                settings, gateway, warehouse, records=GeneratedRecords(pipeline=pipeline, day=day), narrator=narrator,
                 services=services, environment={**environment, "PIPELINE": pipeline.name},
             ).tell()  # fmt: skip
             return
         airflow_url = f"http://127.0.0.1:{environment['AIRFLOW_PORT']}"
         with AirflowClient(airflow_url, "operator", environment["AIRFLOW_OPERATOR_PASSWORD"]) as airflow:
-            records = Site.opened_now(day)
+            records = SiteRecords(day=day)
             Story(
                 settings, gateway, warehouse, records=records, narrator=narrator, services=services, airflow=airflow
             ).tell()

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from demo.narrator import Narrator, NotAsTold
+from demo.records import Records
 from demo.warehouse import Warehouse
-from include.contracts.day import Day
 from include.gateway.client import GatewayClient
 from include.runtime.settings import Settings
 from stack import control
@@ -68,23 +68,6 @@ class LocalServices:
 
 
 OUTAGE_RECORDS = 300
-
-
-class Records(Protocol):
-    """Makes the values of one run. Records have numbers from 0, and keys that no other run has."""
-
-    @property
-    def day(self) -> Day:
-        """The day of all records, which will be rebuilt."""
-
-    def key(self, number: int) -> int:
-        """Return the key of the stream's or the table's record with that number."""
-
-    def stream_value(self, number: int, of: int) -> dict[str, Any]:
-        """Return a record of the stream, joined by the table's record of the number `of`."""
-
-    def table_value(self, number: int, hour: int = 1) -> dict[str, Any]:
-        """Return the version of a table's record of that hour."""
 
 
 @dataclass

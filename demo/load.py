@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from demo import reference_data
+from demo import records
 from demo.warehouse import Warehouse
 from include.contracts import headers
 from include.contracts.clock import SystemClock, rfc3339
@@ -29,7 +29,7 @@ from include.integrity.days.stream_lag import wait_until_caught_up
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Settings
 from stack.environment import load_environment
-from stack.errors import StackError
+from stack.layout import StackError
 
 _TELL_EVERY = 2_000
 
@@ -189,13 +189,11 @@ def run(settings: Settings, arguments: argparse.Namespace, created_on: Any) -> i
 
     def sending() -> None:
         try:
-            send_through(
-                settings, "member", reference_data.members(arguments.members, arguments.seed), stages["members sent"]
-            )
+            send_through(settings, "member", records.members(arguments.members, arguments.seed), stages["members sent"])
             send_through(
                 settings,
                 "board",
-                reference_data.boards(arguments.boards, arguments.members, arguments.seed, created_on),
+                records.boards(arguments.boards, arguments.members, arguments.seed, created_on),
                 stages["boards sent"],
             )
         except (PipelineError, OSError) as exc:
@@ -214,8 +212,8 @@ def run(settings: Settings, arguments: argparse.Namespace, created_on: Any) -> i
     board.follow(refresh, lambda: stages["served"].done >= arguments.boards, arguments.max_wait_s)
     wait_until_caught_up(settings, arguments.max_wait_s)
 
-    in_view = warehouse.count(reference_data.FIRST_ID, reference_data.FIRST_ID + arguments.boards)
-    waiting = warehouse.pending_count(reference_data.FIRST_ID, reference_data.FIRST_ID + arguments.boards)
+    in_view = warehouse.count(records.FIRST_ID, records.FIRST_ID + arguments.boards)
+    waiting = warehouse.pending_count(records.FIRST_ID, records.FIRST_ID + arguments.boards)
     rejected = warehouse.reject_count() - rejects_before
     say = board.console.print
     for stage in stages.values():
@@ -254,8 +252,8 @@ def _batches(values: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m demo.load", description=__doc__)
-    parser.add_argument("--members", type=int, default=reference_data.MEMBERS)
-    parser.add_argument("--boards", type=int, default=reference_data.BOARDS)
+    parser.add_argument("--members", type=int, default=records.MEMBERS)
+    parser.add_argument("--boards", type=int, default=records.BOARDS)
     parser.add_argument("--seed", type=int, default=7, help="the same seed gives the same records")
     parser.add_argument("--through", choices=["topics", "gateway"], default="topics")
     parser.add_argument("--created-on", metavar="YYYY-MM-DD", help="all boards of this day instead of two years")

@@ -9,7 +9,7 @@ from typing import Any
 
 from demo.chapters import Chapters
 from demo.narrator import NotAsTold
-from demo.reference_data import GeneratedRecords
+from demo.records import GeneratedRecords
 from include.contracts.errors import OK, TRY_LATER
 
 COUNT = 100

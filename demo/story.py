@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from demo.airflow_client import AirflowClient, TaskStates
 from demo.chapters import Chapters
 from demo.narrator import Narrator, NotAsTold
-from demo.site import Site
+from demo.records import SiteRecords
 from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
 from include.gateway.client import GatewayRefused
 from include.kafka.offsets import OffsetReader
@@ -25,7 +25,7 @@ NIGHTLY, REBUILD = "nightly_rebuild", "rebuild_day"
 class Story(Chapters):
     """One run of the story of board_detail."""
 
-    records: Site
+    records: SiteRecords
     airflow: AirflowClient
 
     def tell(self) -> None:

@@ -12,12 +12,13 @@ import click
 from include.contracts.errors import OK
 from pipeline.group import Group
 
-_GROUPS = ("gateway", "days", "database", "kafka", "archive", "stream")
+_MODULES = {"gateway": "gateway", "days": "days", "database": "servers", "kafka": "servers", "archive": "servers",
+            "stream": "stream"}  # fmt: skip
 
 
 @click.group(
     cls=Group,
-    lazy={name: f"pipeline.{name}:{name}" for name in _GROUPS},
+    lazy={name: f"pipeline.{module}:{name}" for name, module in _MODULES.items()},
     context_settings={"max_content_width": 100},
 )
 def pipeline() -> None:

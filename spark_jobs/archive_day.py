@@ -1,4 +1,7 @@
-"""Archives the raw topics: `pipeline archive day`, and a job of the night."""
+"""Archives the raw topics: `pipeline archive day`, and a job of the night.
+
+spark-submit runs this file, so each job has one of its own.
+"""
 
 import click
 

@@ -1,4 +1,7 @@
-"""Removes a person everywhere: `pipeline days forget`, and a job of the DAG `forget_member`."""
+"""Removes a person everywhere: `pipeline days forget`, and a job of the DAG `forget_member`.
+
+spark-submit runs this file, so each job has one of its own.
+"""
 
 import click
 

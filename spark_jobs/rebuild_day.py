@@ -1,4 +1,7 @@
-"""Rebuilds one day into a new generation: a job of the night, and of `pipeline days rebuild`."""
+"""Rebuilds one day into a new generation: a job of the night, and of `pipeline days rebuild`.
+
+spark-submit runs this file, so each job has one of its own.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 

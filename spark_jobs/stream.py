@@ -1,4 +1,7 @@
-"""The speed layer: `pipeline stream run`, run by a supervisor."""
+"""The speed layer: `pipeline stream run`, run by a supervisor.
+
+It is an application of Spark, so it has a file of its own as the jobs do.
+"""
 
 import logging
 import signal

@@ -1,7 +1,7 @@
-"""The local stack: python -m stack up|down|status|logs|clean|stop|start|kill|airflow|backup|restore.
+"""The local stack: python -m stack env|up|down|status|logs|clean|stop|start|kill|airflow|backup|restore.
 
-`down`, `status`, `logs` and `clean` work without the virtual environment, which may be gone while the stack runs. So
-modules that need its packages are imported where they are used.
+`down`, `status`, `logs` and `clean` work without the virtual environment, which may be gone while the stack runs, and
+`env` on a machine that only runs containers. So modules that need its packages are imported where they are used.
 """
 
 import argparse
@@ -11,10 +11,9 @@ import sys
 from pathlib import Path
 
 from include.contracts.errors import LOOK
-from stack import leftovers
+from stack import env_file, leftovers
 from stack.down import clean, down
-from stack.errors import StackError, one_line_errors
-from stack.layout import Layout
+from stack.layout import Layout, StackError, one_line_errors
 
 _TABLE_WIDTH = 140
 
@@ -40,8 +39,12 @@ def main() -> int:
 
 def _run(arguments: argparse.Namespace, layout: Layout) -> int:
     match arguments.command:
+        case "env":
+            for note in env_file.complete(layout):
+                print(note)
+            print(f"{layout.env_file} is complete")
         case "up":
-            from stack.up import up
+            from stack.control import up
 
             up(layout, tuple(name for name in arguments.only.split(",") if name), pipeline=arguments.pipeline)
         case "down":
@@ -62,20 +65,22 @@ def _run(arguments: argparse.Namespace, layout: Layout) -> int:
             _end_in_order()
             backup(layout, arguments.to)
         case "restore":
-            from stack.restore import restore
+            from stack.backup import restore
 
             _end_in_order()
             restore(layout, arguments.source, arguments.force)
-        case "stop" | "start" | "kill":
-            from stack import control
+        case "stop":
+            from stack.control import stop_service
 
-            match arguments.command:
-                case "stop":
-                    control.stop_service(arguments.name, layout)
-                case "start":
-                    control.start_service(arguments.name, layout)
-                case "kill":
-                    print(f"killed pid {control.kill_service(arguments.name, layout)}")
+            stop_service(arguments.name, layout)
+        case "start":
+            from stack.control import start_service
+
+            start_service(arguments.name, layout)
+        case "kill":
+            from stack.control import kill_service
+
+            print(f"pid {kill_service(arguments.name, layout, arguments.signal)} got SIG{arguments.signal}")
     return 0
 
 
@@ -122,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--state", type=Path, help="folder for all data (default: .state)")
     parser.add_argument("--env-file", type=Path, help="ports and secrets (default: .env)")
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("env", help="create .env with ports and secrets, or add what it lacks; compose reads it too")
     start_all = commands.add_parser("up", help="start services, each after its dependencies are healthy")
     start_all.add_argument(
         "--only", default="", metavar="NAMES", help="these services, with commas, and their dependencies"
@@ -147,9 +153,12 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in (
         ("stop", "stop one service"),
         ("start", "start one service and wait until it is healthy"),
-        ("kill", "SIGKILL one service; the supervisor starts it again"),
+        ("kill", "send SIGKILL, or another signal, to one service; if it ends, it is restarted"),
     ):
-        commands.add_parser(name, help=text).add_argument("name")
+        one = commands.add_parser(name, help=text)
+        one.add_argument("name")
+        if name == "kill":
+            one.add_argument("--signal", default="KILL", choices=("KILL", "TERM", "HUP"))
     return parser
 
 

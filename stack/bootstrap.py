@@ -1,4 +1,4 @@
-"""Set-up: checks the machine, then makes the virtual environment and fetches the jars. Standard library only.
+"""Set-up: checks the machine, then makes the virtual environment, fetches the jars and archives their classes.
 
 Run by make with the system's Python as `python3 -m stack.bootstrap`. The first run downloads packages and takes
 minutes. Later runs check stamps and checksums, download nothing and take about a second.
@@ -15,10 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from stack import class_archive, jars, leftovers
-from stack.errors import StackError, one_line_errors
-from stack.layout import Layout
-from stack.prerequisites import check_disk, check_path, check_python, find_java
+from stack import jars, leftovers
+from stack.layout import Layout, StackError, one_line_errors
+from stack.machine import check_disk, check_path, check_python, find_java
 
 LOG_TAIL_LINES = 15
 # Lock files, in the order of installation. Two packages are built from source. The first lock file pins their build
@@ -69,7 +68,7 @@ def set_up(layout: Layout) -> None:
         ensure_environment(layout)
         make_command(layout)
         jars.ensure(layout, jars.pyspark_jars(layout.venv), java_home, require_unused=require_unused)
-        class_archive.ensure(layout, java_home)
+        archive_classes(layout, java_home)
 
 
 def ensure_environment(layout: Layout) -> None:
@@ -164,6 +163,41 @@ def _run(command: list[str], log: Path, doing: str, remedy: str = "check the net
         for line in log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]:
             print(f"    {line}", file=sys.stderr)
         raise StackError(f"{doing} failed, see {log}: {remedy}")
+
+
+def archive_classes(layout: Layout, java_home: Path) -> None:
+    """Archive the classes that Spark's drivers load, unless this Java, these jars and this environment have an archive.
+
+    Takes half a minute. If it can't be made, print that once: drivers then start some seconds later.
+    """
+    stamp = layout.spark_jars / "classes.json"
+    wanted = _class_stamp(layout, java_home)
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    print("setup: archiving the classes of Spark's drivers; half a minute, the first time only", flush=True)
+    began = time.monotonic()
+    log = layout.log_file("class-archive")
+    layout.logs.mkdir(mode=0o700, exist_ok=True)
+    command = [str(layout.venv / "bin" / "python"), "-m", "spark_jobs.class_archive", str(layout.spark_jars)]
+    environment = {**os.environ, "LANG": "C.UTF-8", "PYTHONPATH": str(layout.root), "JAVA_HOME": str(java_home)}
+    with log.open("w") as output:
+        code = subprocess.run(
+            command, cwd=layout.root, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            check=False,
+        ).returncode  # fmt: skip
+    stamp.write_text(wanted)
+    if code == 0:
+        print(f"setup: classes archived in {time.monotonic() - began:.0f} s", flush=True)
+    else:
+        print(f"setup: no archive of classes, drivers start some seconds later: see {log}", flush=True)
+
+
+def _class_stamp(layout: Layout, java_home: Path) -> str:
+    """Return Java, environment and jars as text. A JVM rejects an archive made with others, by path, size and time."""
+    java = (java_home / "bin" / "java").resolve().stat()
+    installed = (layout.venv / "installed.json").stat()
+    jars = sorted((path.name, path.stat().st_mtime_ns) for path in layout.spark_jars.glob("*.jar"))
+    return json.dumps([str(java_home), java.st_mtime_ns, java.st_size, installed.st_mtime_ns, jars])
 
 
 if __name__ == "__main__":

@@ -1,12 +1,17 @@
-"""Stops the stack and ends every process that it started."""
+"""Stops the stack and ends every process that it started; removes its data, unless they exist nowhere else.
+
+Standard library only: it works while the environment is gone.
+"""
 
 import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
-from stack import environment, irreplaceable, leftovers
-from stack.errors import StackError
-from stack.layout import DATA_FOLDERS, Layout
-from stack.lock import exclusive
-from stack.services import declare, stop_order
+from include.gateway.fallback import schema as sql
+from stack import env_file, environment, leftovers
+from stack.layout import DATA_FOLDERS, Layout, StackError, exclusive
+from stack.services import declare, external_services, stop_order
 
 
 def down(layout: Layout) -> None:
@@ -39,7 +44,7 @@ def clean(layout: Layout, force: bool = False) -> None:
 
 
 def _require_replaceable(layout: Layout, force: bool) -> None:
-    found = [] if force else irreplaceable.find(layout)
+    found = [] if force else irreplaceable(layout)
     if found:
         raise StackError(f"{'; '.join(found)}. To remove them for good: make clean FORCE=1")
 
@@ -71,3 +76,34 @@ def _stop_in_order(layout: Layout) -> None:
         for names in stop_order(declare(environment.load_settings(layout))):
             supervisor.stop(names)
         supervisor.shut_down()
+
+
+def irreplaceable(layout: Layout) -> list[str]:
+    """Return one line per kind of data below `.state` that exist nowhere else: accepted events and archived files.
+
+    A line has the count and the remedy; empty if there are none.
+    """
+    found = []
+    if held := events_in(layout.state / "fallback"):
+        found.append(f"{held} in the gateway's fallback store: start the stack and let them drain")
+    settings = env_file.read(layout.env_file) if layout.env_file.exists() else {}
+    archives = (layout.state / "archive", *(layout.state / "pipelines").glob("*/archive"))
+    archived = sum(1 for folder in archives for _ in folder.rglob("*.parquet"))
+    if archived and "postgres" in external_services(settings):
+        found.append(
+            f"{archived} files of the archive, which the catalogue in your own PostgreSQL lists: move them first"
+        )
+    return found
+
+
+def events_in(folder: Path) -> str | None:
+    """Describe the accepted events in a fallback store; None if there are none."""
+    path = folder / sql.FILE
+    if not path.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as store:
+            [count, *_] = store.execute(sql.ROWS).fetchone()
+    except sqlite3.Error as exc:
+        return f"accepted events, how many cannot be read ({exc}), are"
+    return f"{count} accepted event{'s are' if count > 1 else ' is'}" if count else None

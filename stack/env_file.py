@@ -4,7 +4,6 @@ Docker compose reads the file too, and a shell can source it. So it has only NAM
 that depend on other lines.
 """
 
-import os
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +14,8 @@ from include.contracts.definition import SITE_NAME
 from include.runtime import kinds
 from include.runtime.environment_reader import Setting
 from include.runtime.settings import TABLE, prefix_of
-from stack.errors import StackError
-from stack.ports import next_free
+from stack.layout import Layout, StackError, write_private
+from stack.machine import next_free
 from stack.services import pipelines_of
 from stack.settings_table import SECTIONS, Section, is_setting
 
@@ -60,8 +59,13 @@ def ensure(path: Path, overrides: Mapping[str, str] | None = None, state: Path |
         text = _with_added(path.read_text(encoding="utf-8"), existing, values)
     else:
         text = "".join(_render(sections_of(values), values))
-    _write_private(path, text)
+    write_private(path, text)
     return notes
+
+
+def complete(layout: Layout) -> list[str]:
+    """Create or complete the file of a stack, with its state folder; returns notes. Raises StackError as `ensure`."""
+    return ensure(layout.env_file, state=None if layout.state == layout.root / ".state" else layout.state)
 
 
 def add_pipeline(path: Path, pipeline: str) -> bool:
@@ -74,7 +78,7 @@ def add_pipeline(path: Path, pipeline: str) -> bool:
     pipelines_of({line.name: longer})
     lines = path.read_text(encoding="utf-8").split("\n")
     lines[line.line - 1] = f"{line.name}={longer}"
-    _write_private(path, "\n".join(lines))
+    write_private(path, "\n".join(lines))
     return True
 
 
@@ -251,15 +255,6 @@ def _close_to_others(path: Path) -> list[str]:
         f"{path.name} had mode {mode:04o}: now 0600. Other users of this machine may have read its secrets; "
         "to change one, see docs/runbooks/stack.md"
     ]
-
-
-def _write_private(path: Path, text: str) -> None:
-    scratch = path.with_name(path.name + ".new")
-    scratch.unlink(missing_ok=True)
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    scratch.replace(path)
 
 
 def _unquote(text: str) -> str:

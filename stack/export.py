@@ -8,15 +8,27 @@ deploy/kubernetes/settings.env and docs/settings.md, and metrics into docs/metri
 import argparse
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from include.contracts.documents import asyncapi, data_contract
 from include.runtime.command import as_command
+from include.runtime.metrics import Metric
 from include.runtime.settings import GatewayLimits
-from stack import metrics_table, settings_table
+from stack import settings_table
 from stack.layout import PROJECT_ROOT
 
 CONTRACTS = Path("docs/contracts")
+_METRICS_PAGE = """# Metrics
+
+Written by `python -m stack.export` from the declarations: `METRICS` in `include/gateway/metrics.py`,
+`spark_jobs/speed/health/metrics.py` and `include/integrity/pages/metrics.py`. The addresses are in [Prometheus and
+Grafana](operators.md#prometheus-and-grafana), and the rules in the [runbook](runbooks/alerts.md#rules-for-prometheus).
+
+A value that is not known has no sample. Gateway and stream also serve `process_` metrics of Python's client library:
+CPU time, memory and open files. Each has `target_info` with its `service`.
+"""
 
 
 def contract_files() -> dict[str, str]:
@@ -45,7 +57,7 @@ def written_files() -> dict[Path, str]:
         compose: settings_table.with_settings(of_compose, settings_table.of_compose),
         kubernetes: settings_table.with_settings(of_kubernetes, settings_table.of_kubernetes),
         docs: settings_table.page(of_docs, of_compose),
-        Path("docs/metrics.md"): metrics_table.page(),
+        Path("docs/metrics.md"): metrics_page(),
     }
 
 
@@ -56,6 +68,28 @@ def drifted(root: Path = PROJECT_ROOT) -> list[str]:
         for path, text in written_files().items()
         if not (root / path).exists() or (root / path).read_text(encoding="utf-8") != text
     ]
+
+
+def metrics() -> Mapping[str, Sequence[Metric[Any]]]:
+    """Return the metrics by the service that serves them."""
+    from include.gateway.metrics import METRICS as GATEWAY
+    from include.integrity.pages.metrics import METRICS as BATCH
+    from spark_jobs.speed.health.metrics import METRICS as STREAM
+
+    return {"Gateway": GATEWAY, "Stream": STREAM, "Batch layer": BATCH}
+
+
+def metrics_page() -> str:
+    """Return docs/metrics.md, made of the metrics that gateway, stream and batch layer declare."""
+    return _METRICS_PAGE + "".join(_metrics_section(title, found) for title, found in metrics().items())
+
+
+def _metrics_section(title: str, found: Sequence[Metric[Any]]) -> str:
+    lines = [f"\n## {title}\n", "| metric | kind | unit | labels | meaning |", "|---|---|---|---|---|"]
+    for each in found:
+        labels = ", ".join(f"`{label}`" for label in each.labels)
+        lines.append(f"| `{each.series}` | {each.kind} | {each.unit} | {labels} | {each.text} |")
+    return "\n".join([*lines, ""])
 
 
 @as_command

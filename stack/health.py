@@ -19,7 +19,7 @@ from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.tls import ClientTls
 from stack.kafka import cluster_id
 from stack.leftovers import find_family
-from stack.ports import holder
+from stack.machine import holder
 from stack.services import AirflowHealth, Health, HttpHealth, KafkaHealth, PostgresHealth, Service
 
 TIMEOUT_S = 4.0

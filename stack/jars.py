@@ -3,28 +3,52 @@
 It uses the Ivy that pyspark includes, so it needs neither Maven nor a configured repository.
 `stack/jars.lock` names every jar and its SHA-256. Standard library only.
 
-    python -m stack.jars lock     resolve the roots below again and write jars.lock
+    python -m stack.jars fetch FOLDER       fetch and verify the jars, as set-up does
+    python -m stack.jars lock               resolve the roots below again and write jars.lock
+    python -m stack.jars audit LOCK_FILE…   look up known vulnerabilities; pip-audit does not support jars
 """
 
 import argparse
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 from xml.sax.saxutils import quoteattr
 
-from stack.errors import StackError
-from stack.layout import Layout
-from stack.prerequisites import find_java
+from stack.layout import Layout, StackError, one_line_errors
+from stack.machine import find_java
 
 _OF_SCHEME = {"http": ("HTTP_PROXY", "ALL_PROXY"), "https": ("HTTPS_PROXY", "ALL_PROXY")}
 _EXCEPTED = "NO_PROXY"
+
+LOCK_FILE = Path(__file__).with_name("jars.lock")
+
+KAFKA_VERSION = "4.4.0"
+LOG4J_VERSION = "2.26.1"
+ROOTS: Mapping[str, tuple[str, ...]] = {
+    "spark-kafka": ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",),
+    "kafka-broker": (
+        f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
+        f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
+        f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J_VERSION}",
+        f"org.apache.logging.log4j:log4j-core:{LOG4J_VERSION}",
+        f"org.apache.logging.log4j:log4j-api:{LOG4J_VERSION}",
+    ),
+}
+
+# Jars that Spark includes must not appear on its class path twice.
+_ALREADY_IN_SPARK = "spark-kafka"
+
+OSV = "https://api.osv.dev"
+_TIMEOUT_S = 60
 
 
 def java_options() -> Iterator[str]:
@@ -71,25 +95,6 @@ def _hosts(entry: str) -> Iterator[str]:
     yield entry.removeprefix(".")
     if not entry.startswith("*"):
         yield f"*.{entry.removeprefix('.')}"
-
-
-LOCK_FILE = Path(__file__).with_name("jars.lock")
-
-KAFKA_VERSION = "4.4.0"
-LOG4J_VERSION = "2.26.1"
-ROOTS: Mapping[str, tuple[str, ...]] = {
-    "spark-kafka": ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",),
-    "kafka-broker": (
-        f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
-        f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
-        f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J_VERSION}",
-        f"org.apache.logging.log4j:log4j-core:{LOG4J_VERSION}",
-        f"org.apache.logging.log4j:log4j-api:{LOG4J_VERSION}",
-    ),
-}
-
-# Jars that Spark includes must not appear on its class path twice.
-_ALREADY_IN_SPARK = "spark-kafka"
 
 
 @dataclass(frozen=True, order=True)
@@ -145,7 +150,7 @@ def first_difference(folder: Path, jars: Iterable[Jar]) -> str | None:
     expected = {jar.file_name: jar.sha256 for jar in jars}
     present = {path.name for path in folder.glob("*.jar")}
     for name in sorted(expected.keys() | present):
-        if name not in present or name not in expected or _sha256(folder / name) != expected[name]:
+        if name not in present or name not in expected or sha256(folder / name) != expected[name]:
             return name
     return None
 
@@ -246,7 +251,8 @@ def _ivy_jar(spark_jars: Path) -> Path:
     return found[-1]
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -271,7 +277,7 @@ def resolve_lock(
             for path in folder.glob("*.jar"):
                 group, artifact, version = path.stem.split("!!")
                 if set_name != _ALREADY_IN_SPARK or artifact not in in_spark:
-                    locked.append(Jar(set_name, group, artifact, version, _sha256(path)))
+                    locked.append(Jar(set_name, group, artifact, version, sha256(path)))
     return sorted(locked)
 
 
@@ -283,8 +289,58 @@ def write_lock(lock_file: Path, all_roots: Mapping[str, tuple[str, ...]]) -> Non
     print(f"{len(jars)} jars locked in {lock_file}")
 
 
-if __name__ == "__main__":
+def known_vulnerabilities(jars: Iterable[Jar], service: str = OSV) -> Mapping[str, list[str]]:
+    """Return ids of known vulnerabilities by group:artifact:version. Raises OSError if the service is unreachable."""
+    names = sorted({(f"{jar.group}:{jar.artifact}", jar.version) for jar in jars})
+    queries = [{"package": {"ecosystem": "Maven", "name": name}, "version": version} for name, version in names]
+    request = urllib.request.Request(  # noqa: S310 - the address is ours
+        f"{service}/v1/querybatch", json.dumps({"queries": queries}).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+        results = json.load(answer)["results"]
+    return {
+        f"{name}:{version}": [each["id"] for each in result["vulns"]]
+        for (name, version), result in zip(names, results, strict=True)
+        if result.get("vulns")
+    }
+
+
+def _audit(lock_files: Iterable[Path], service: str) -> int:
+    jars = [jar for lock_file in lock_files for jar in read_lock(lock_file)]
+    try:
+        found = known_vulnerabilities(jars, service)
+    except OSError as exc:
+        print(f"audit: {service} cannot be reached ({exc}): nothing is known of the jars", file=sys.stderr)
+        return 2
+    for artifact, ids in found.items():
+        print(f"{artifact}: {', '.join(ids)}; see https://osv.dev/vulnerability/{ids[0]}")
+    print(f"{len(jars)} jars, {len(found)} of them with known vulnerabilities")
+    return 1 if found else 0
+
+
+def main() -> int:
+    """Run the command; `audit` returns 0 if no vulnerability is known, 1 if some are, 2 if OSV is unreachable."""
     parser = argparse.ArgumentParser(prog="python -m stack.jars", description=__doc__)
-    parser.add_argument("command", choices=["lock"], help="make the lock file again")
-    parser.parse_args()
-    write_lock(LOCK_FILE, ROOTS)
+    commands = parser.add_subparsers(dest="command", required=True)
+    fetch = commands.add_parser("fetch", help="make a folder match the lock file, with one subfolder per set")
+    fetch.add_argument("folder", type=Path)
+    commands.add_parser("lock", help="make the lock file again")
+    audit = commands.add_parser("audit", help="look up known vulnerabilities of locked jars at https://osv.dev")
+    audit.add_argument("lock_files", type=Path, nargs="+")
+    audit.add_argument("--service", default=OSV)
+    arguments = parser.parse_args()
+    with one_line_errors(f"jars {arguments.command}"):
+        match arguments.command:
+            case "fetch":
+                folder = arguments.folder.absolute()
+                layout = Layout(root=folder.parent, state=folder.parent, env_file=folder.parent / ".env", jars=folder)
+                ensure(layout, pyspark_jars(Path(sys.prefix)), find_java(os.environ))
+            case "lock":
+                write_lock(LOCK_FILE, ROOTS)
+            case "audit":
+                return _audit(arguments.lock_files, arguments.service)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,21 +1,32 @@
-"""Runs the one-off jobs of `up`."""
+"""Runs the one-off jobs of `up`: databases with the roles that migrations need, migrations, topics, Airflow's own."""
 
 import importlib.metadata
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
+import psycopg2
 import psycopg2.errors
+from psycopg2 import sql
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
 
-from include.database.sessions import SessionLimits, open_session
+from include.contracts.errors import DatabaseUnavailable
+from include.database.sessions import SessionLimits, open_session, save_login_role
+from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.kafka_connection import SECRETS as KAFKA_SECRETS
+from include.runtime.settings import Libpq, read
 from stack import environment
 from stack.airflow_env import airflow_environment
-from stack.databases import AIRFLOW_DATABASE, AIRFLOW_ROLE, create_databases
-from stack.errors import StackError
-from stack.layout import Layout
-from stack.services import Job, migrations, port_of
+from stack.layout import Layout, StackError
+from stack.postgres import SUPERUSER
+from stack.services import Job, migrations, pipelines_of, port_of
+
+OWNER_ROLE = "pipeline_owner"
+AIRFLOW_ROLE = "airflow"
+AIRFLOW_DATABASE = "airflow"
 
 # Secrets that each job gets.
 _SECRETS: Mapping[str, tuple[str, ...]] = {
@@ -101,21 +112,56 @@ def _airflow_state(layout: Layout, settings: Mapping[str, str]) -> str:
 
 
 def _airflow_revision(settings: Mapping[str, str]) -> str:
-    connection = open_session(
-        host=settings["DATABASE_HOST"],
-        port=port_of(settings, "DATABASE_PORT"),
-        database=AIRFLOW_DATABASE,
-        user=AIRFLOW_ROLE,
-        password=settings["DB_AIRFLOW_PASSWORD"],
-        application="stack",
-        limits=SessionLimits(),
-    )
-    try:
-        with connection.cursor() as cursor:
+    with (
+        closing(_session(settings, AIRFLOW_DATABASE, AIRFLOW_ROLE, "DB_AIRFLOW_PASSWORD")) as connection,
+        connection.cursor() as cursor,
+    ):
+        try:
             cursor.execute("SELECT version_num FROM alembic_version")
-            row = cursor.fetchone()
-    except psycopg2.errors.UndefinedTable:
-        return "none"
-    finally:
-        connection.close()
+        except psycopg2.errors.UndefinedTable:
+            return "none"
+        row = cursor.fetchone()
     return str(row[0]) if row else "none"
+
+
+def as_superuser(settings: Mapping[str, str], database: str = "postgres") -> Connection:
+    """Return a connection of the superuser. Raises DatabaseUnavailable."""
+    return _session(settings, database, SUPERUSER, "POSTGRES_SUPERUSER_PASSWORD")
+
+
+def _session(settings: Mapping[str, str], database: str, role: str, password: str) -> Connection:
+    """Return a connection of the role, whose password the setting of that name has. Raises DatabaseUnavailable."""
+    return open_session(
+        host=settings["DATABASE_HOST"], port=port_of(settings, "DATABASE_PORT"), database=database, user=role,
+        password=settings[password], application="stack", limits=SessionLimits(),
+        libpq=Libpq.from_environment(EnvironmentReader(settings)),
+    )  # fmt: skip
+
+
+def create_databases(settings: Mapping[str, str]) -> None:
+    """Create the roles and databases, and set passwords from `.env`. Raises StackError if PostgreSQL refuses."""
+    if not settings.get("POSTGRES_SUPERUSER_PASSWORD"):
+        return  # an external PostgreSQL, prepared by its administrator
+    try:
+        with closing(as_superuser(settings)) as connection:
+            connection.autocommit = True  # CREATE DATABASE can't run in a transaction
+            with connection.cursor() as cursor:
+                # The owner makes the other roles in its migrations.
+                save_login_role(cursor, OWNER_ROLE, settings["DB_OWNER_PASSWORD"], "CREATEROLE")
+                save_login_role(cursor, AIRFLOW_ROLE, settings["DB_AIRFLOW_PASSWORD"], "NOCREATEROLE")
+                for pipeline in pipelines_of(settings):
+                    _ensure_database(cursor, read("DATABASE_NAME", settings, pipeline), OWNER_ROLE)
+                _ensure_database(cursor, AIRFLOW_DATABASE, AIRFLOW_ROLE)
+                # By default every role may connect to every database. Migrations do this for pipelines' databases.
+                for database in (AIRFLOW_DATABASE, "postgres", "template1"):
+                    statement = sql.SQL("REVOKE CONNECT, TEMPORARY ON DATABASE {} FROM PUBLIC")
+                    cursor.execute(statement.format(sql.Identifier(database)))
+    except (DatabaseUnavailable, psycopg2.Error) as exc:
+        raise StackError(f"the databases could not be made: {str(exc).strip().splitlines()[0]}") from exc
+
+
+def _ensure_database(cursor: Cursor, database: str, owner: str) -> None:
+    cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,))
+    if cursor.fetchone() is None:
+        statement = sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE template0 ENCODING 'UTF8'")
+        cursor.execute(statement.format(sql.Identifier(database), sql.Identifier(owner)))

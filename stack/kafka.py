@@ -6,8 +6,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from stack.errors import StackError
-from stack.ports import LOOPBACK
+from stack.layout import StackError
+from stack.machine import LOOPBACK
 
 _LOG_SETTINGS = Path(__file__).with_name("kafka_log4j2.xml")
 

@@ -1,5 +1,15 @@
-"""Paths of the local stack. Standard library only, because it is used before the virtual environment exists."""
+"""The stack's paths and private files, the lock that its commands hold, and errors that name the remedy.
 
+Standard library only: set-up uses it before there is a virtual environment, and an image's build without the product.
+"""
+
+import fcntl
+import os
+import pwd
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,3 +103,75 @@ class Layout:
             folder = self.state / name
             folder.mkdir(exist_ok=True)
             folder.chmod(_PASSED_THROUGH if name == "postgres" else _PRIVATE)
+
+
+def write_private(path: Path, text: str, mode: int = 0o600) -> None:
+    """Write a file for its owner alone, in one step: a process that reads it meanwhile has the old or the new one."""
+    scratch = path.with_name(path.name + ".new")
+    scratch.unlink(missing_ok=True)
+    with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+        file.write(text)
+    scratch.replace(path)
+
+
+class StackError(Exception):
+    """An error whose message is one line with the problem and the remedy. Commands print it and exit with 1."""
+
+
+@contextmanager
+def one_line_errors(command: str) -> Iterator[None]:
+    """Exit with 1, and one line that begins with the command, on a StackError or an OSError. Also a decorator."""
+    try:
+        yield
+    except StackError as exc:
+        sys.exit(f"{command}: {exc}")
+    except OSError as exc:  # a full disk, or files of another user
+        sys.exit(f"{command}: {describe_os_error(exc)}")
+
+
+def describe_os_error(exc: OSError) -> str:
+    """Describe the error in one line: the file, the reason, and the remedy if it is known."""
+    if isinstance(exc, shutil.Error) and isinstance(exc.args[0], list):  # of a folder: (source, target, reason) each
+        source, _, why = exc.args[0][0]
+        return f"{source}: {why}"
+    reason = exc.strerror or str(exc) or type(exc).__name__
+    if not isinstance(exc.filename, str | bytes | Path):
+        return reason
+    path = Path(exc.filename if not isinstance(exc.filename, bytes) else exc.filename.decode(errors="replace"))
+    if isinstance(exc, FileExistsError | NotADirectoryError):
+        file = next((each for each in (path, *path.absolute().parents) if each.exists() and not each.is_dir()), path)
+        return f"{file}: a file stands where a folder must be: move it away"
+    if not isinstance(exc, PermissionError):
+        return f"{path}: {reason}"
+    return f"{path}: {reason}; it belongs to {_owner(path)}: run as that user, or clone the project for yourself"
+
+
+def _owner(path: Path) -> str:
+    """Return the owner of the path, or of its nearest parent folder that is accessible."""
+    for each in (path, *path.absolute().parents):
+        try:
+            uid = each.stat().st_uid
+        except OSError:
+            continue
+        try:
+            return pwd.getpwuid(uid).pw_name
+        except KeyError:
+            return f"user {uid}"
+    return "another user"
+
+
+@contextmanager
+def exclusive(layout: Layout) -> Iterator[None]:
+    """Hold the stack's lock for starting or stopping. Raises StackError at once if another command holds it.
+
+    The kernel releases the lock when the process ends, also after a crash.
+    """
+    layout.state.mkdir(parents=True, exist_ok=True)
+    with (layout.state / "stack.layout").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise StackError(
+                "another `make up`, `down`, `clean`, `backup` or `restore` is at work on this stack: wait for it"
+            ) from exc
+        yield

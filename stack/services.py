@@ -13,8 +13,8 @@ from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import Libpq, pipeline_names, reader_of
 from include.runtime.tls import ClientTls
-from stack.errors import StackError
-from stack.layout import Layout
+from stack.layout import Layout, StackError
+from stack.machine import LOOPBACK
 from stack.postgres import SUPERUSER
 
 
@@ -78,7 +78,7 @@ class AirflowHealth:
     """Healthy if Airflow's API reports a heartbeat of this component since the process started."""
 
     url: str
-    component: Literal["scheduler", "dag_processor", "triggerer"]
+    component: str
 
 
 Health = KafkaHealth | PostgresHealth | HttpHealth | AirflowHealth
@@ -138,7 +138,7 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
     """
     external = external_services(settings)
     migrating = list(migrations(settings))
-    airflow_url = f"http://127.0.0.1:{settings['AIRFLOW_PORT']}"
+    airflow_url = f"http://{LOOPBACK}:{settings['AIRFLOW_PORT']}"
     airflow_health = f"{airflow_url}/api/v2/monitor/health"
     gateway_tls = ClientTls.from_environment(EnvironmentReader(settings))
     gateway_tls.require_files()
@@ -188,8 +188,8 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
         *(
             Service(
                 name,
-                HttpHealth(f"http://127.0.0.1:{settings[stream.port]}/healthz"),
-                address=f"http://127.0.0.1:{settings[stream.port]}",
+                HttpHealth(f"http://{LOOPBACK}:{settings[stream.port]}/healthz"),
+                address=f"http://{LOOPBACK}:{settings[stream.port]}",
                 depends_on=(f"migrate{suffix_of(stream.pipeline, settings)}", "topics"),
                 ports=ports(stream.port),
             )

@@ -16,9 +16,8 @@ from include.database.stream_progress import Seen, StreamProgressStore
 from include.integrity.days.gateways import unsent
 from include.runtime.settings import Settings
 from stack import environment, leftovers
-from stack.errors import StackError
 from stack.health import unhealthy_reason
-from stack.layout import Layout
+from stack.layout import Layout, StackError
 from stack.services import Service, declare, pipelines_of, suffix_of
 from stack.supervisor import ALIVE, ProcessState, Supervisor
 

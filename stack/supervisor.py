@@ -16,8 +16,7 @@ from xmlrpc.client import Fault, ServerProxy
 from supervisor.xmlrpc import Faults, SupervisorTransport
 
 from stack import environment
-from stack.errors import StackError
-from stack.layout import Layout
+from stack.layout import Layout, StackError
 from stack.services import Service
 
 _SOCKET_PATH_LIMIT = 100  # the kernel's limit is 107 bytes, and supervisord adds a suffix while it starts
@@ -147,6 +146,10 @@ class Supervisor:
             for info in answer
         }
 
+    def alive(self) -> set[str]:
+        """Return the names of the processes that start or run."""
+        return {each.name for each in self.states().values() if each.state in ALIVE}
+
     def state(self, name: str) -> ProcessState:
         """Return the state of one process. Raises StackError if supervisord is not running or does not have it."""
         states = self.states()
@@ -181,13 +184,13 @@ class Supervisor:
             if exc.faultCode != Faults.NOT_RUNNING:  # it died just now and will be restarted: the caller retries
                 raise StackError(f"{name} could not be stopped: {exc.faultString}") from exc
 
-    def kill(self, name: str) -> int:
-        """Send SIGKILL to a running process, not to its group; returns its pid. Supervisord restarts it."""
+    def kill(self, name: str, signal: str) -> int:
+        """Send a signal, such as KILL, to a running process, not to its group; returns its pid."""
         pid = self.state(name).pid
         try:
-            self._call("signalProcess", name, "KILL")
+            self._call("signalProcess", name, signal)
         except Fault as exc:
-            raise StackError(f"{name} could not be killed: {exc.faultString}") from exc
+            raise StackError(f"{name} could not be sent SIG{signal}: {exc.faultString}") from exc
         return pid
 
     def shut_down(self) -> None:

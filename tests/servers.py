@@ -25,9 +25,8 @@ from include.runtime.process_tree import die_with_parent, kill_with_children
 from stack.health import probe
 from stack.kafka import KafkaBroker
 from stack.layout import Layout
-from stack.ports import LOOPBACK, unused
+from stack.machine import LOOPBACK, find_java, unused
 from stack.postgres import SUPERUSER, PostgresServer, find, from_wheel
-from stack.prerequisites import find_java
 from stack.services import Health, KafkaHealth, PostgresHealth
 
 START_DEADLINE_S = 90.0

@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from stack.errors import StackError
+from stack.layout import StackError
 
 SCRIPT = Path(__file__).with_name("post.lua")
 CONNECTIONS = 64

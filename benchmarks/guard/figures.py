@@ -15,7 +15,7 @@ from benchmarks.stream.joins import refuse_more
 from benchmarks.stream.parts import Bench
 from benchmarks.stream.parts import bench as stream_bench
 from benchmarks.stream.serving import both_ours, rows_of, started
-from demo import reference_data
+from demo import records
 from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER
 
 FIGURES = (
@@ -44,7 +44,7 @@ def measure(sections: Iterable[str]) -> Iterator[Figure]:
     if "gateway" in wanted:
         yield from _gateway()
     if rest := [SECTIONS[name] for name in SECTIONS if name in wanted and name != "gateway"]:
-        with stream_bench(reference_data.MEMBERS, reference_data.BOARDS) as bench:
+        with stream_bench(records.MEMBERS, records.BOARDS) as bench:
             for section in rest:
                 yield from section(bench)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.report import Goal, Report
-from stack.errors import StackError
+from stack.layout import StackError
 
 FILE = Path(__file__).parents[1] / "guard.toml"
 TOLERANCE = 1.15

@@ -12,7 +12,7 @@ from benchmarks.publish.questions import questions
 from benchmarks.publish.readers import readers
 from benchmarks.publish.view import view
 from benchmarks.report import Report
-from demo import reference_data
+from demo import records
 
 _BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {"questions": questions, "readers": readers, "view": view}
 
@@ -20,9 +20,7 @@ _BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {"questions": questi
 def main() -> int:
     """Run what is named."""
     parser = parser_of("Measures what readers of the view get.", _BENCHMARKS)
-    parser.add_argument(
-        "--rows", type=int, default=reference_data.BOARDS, help="of the day; at most 8,000 in questions"
-    )
+    parser.add_argument("--rows", type=int, default=records.BOARDS, help="of the day; at most 8,000 in questions")
     arguments = parsed(parser, _BENCHMARKS)
 
     def reports() -> Iterator[Report]:

@@ -11,7 +11,7 @@ from benchmarks.command import announced, parsed, parser_of, run
 from benchmarks.rebuild.rebuilds import day, history, ten
 from benchmarks.report import Report
 from benchmarks.stream.parts import Bench, bench
-from demo import reference_data
+from demo import records
 
 _BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {"day": day, "ten": ten, "history": history}
 
@@ -23,7 +23,7 @@ def main() -> int:
     arguments = parsed(parser, _BENCHMARKS)
 
     def reports() -> Iterator[Report]:
-        members, boards = (round(n * arguments.scale) for n in (reference_data.MEMBERS, reference_data.BOARDS))
+        members, boards = (round(n * arguments.scale) for n in (records.MEMBERS, records.BOARDS))
         with bench(members, boards) as parts:
             for name in arguments.names or _BENCHMARKS:
                 yield _BENCHMARKS[announced(name)](parts, arguments.rounds)

@@ -20,7 +20,7 @@ from benchmarks.peer_python import peer_python
 from benchmarks.report import Goal, Report, median_ratio
 from benchmarks.sessions import SessionCpu
 from benchmarks.stream.parts import SEED, Bench
-from demo import reference_data
+from demo import records
 from demo.load import as_gateway, send
 from include.contracts.clock import epoch_ms
 from include.contracts.day import Day
@@ -125,9 +125,9 @@ def fill(bench: Bench, boards: int) -> None:
 def _send_day(bench: Bench, of: Day, boards: int, first: int = 0, members: int | None = None) -> None:
     """Send members and boards of that day, with Kafka timestamps of its end: no version is later than its record."""
     at = epoch_ms(of.end + dt.timedelta(hours=1))
-    of_day = reference_data.boards(boards, bench.members, SEED + first, created_on=of.start)
+    of_day = records.boards(boards, bench.members, SEED + first, created_on=of.start)
     numbered = ({**board, "id": board["id"] + first} for board in of_day)
-    changed = reference_data.members(bench.members if members is None else members, SEED + first)
+    changed = records.members(bench.members if members is None else members, SEED + first)
     servers = bench.kafka.bootstrap_servers
     with producers_times(servers, MEMBER.name, BOARD.name):
         for topic, values in ((MEMBER.name, changed), (BOARD.name, numbered)):

@@ -16,7 +16,7 @@ from benchmarks.stream.parts import Bench, bench
 from benchmarks.stream.peers import ensure_jars
 from benchmarks.stream.serving import both, serve
 from benchmarks.stream.table import table
-from demo import reference_data
+from demo import records
 
 _BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {
     "cold": cold, "steady": steady, "serve": serve, "both": both, "latency": latency, "table": table,
@@ -26,8 +26,8 @@ _BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {
 def main() -> int:
     """Run the named benchmarks; returns the exit code."""
     parser = parser_of("Measures the speed layer and its alternatives.", _BENCHMARKS)
-    parser.add_argument("--members", type=int, default=reference_data.MEMBERS, help="of the reference volume")
-    parser.add_argument("--boards", type=int, default=reference_data.BOARDS, help="of the reference volume")
+    parser.add_argument("--members", type=int, default=records.MEMBERS, help="of the reference volume")
+    parser.add_argument("--boards", type=int, default=records.BOARDS, help="of the reference volume")
     arguments = parsed(parser, _BENCHMARKS)
 
     def reports() -> Iterator[Report]:

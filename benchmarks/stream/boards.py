@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import psycopg2
 from confluent_kafka import Producer
 
-from demo import reference_data
+from demo import records
 from include.contracts.clock import SystemClock, rfc3339
 from include.runtime.settings import Settings
 
@@ -83,7 +83,7 @@ def board(members: int) -> dict[str, Any]:
     board_id = next(_ids)
     now = rfc3339(SystemClock().now())
     return {
-        "id": board_id, "memberId": reference_data.FIRST_ID + board_id % members, "title": f"post {board_id}",
+        "id": board_id, "memberId": records.FIRST_ID + board_id % members, "title": f"post {board_id}",
         "body": "오늘은 하늘이 맑아서 강가를 걸었습니다. " * 6, "createdAt": now, "modifiedAt": now,
     }  # fmt: skip
 

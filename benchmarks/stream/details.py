@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
-from demo import reference_data
+from demo import records
 from demo.load import Record
 from include.contracts import headers as h
 from include.contracts.clock import SystemClock, rfc3339
@@ -15,7 +15,7 @@ def details(boards: Iterable[dict[str, Any]], members: int, seed: int, first: in
     accepted = rfc3339(SystemClock().now()).encode()
     authors = _authors(members, seed)
     for number, board in enumerate(boards, first):
-        nickname, city, phone = authors[board["memberId"] - reference_data.FIRST_ID]
+        nickname, city, phone = authors[board["memberId"] - records.FIRST_ID]
         value = {
             "boardId": board["id"], "memberId": board["memberId"], "nickname": nickname, "city": city, "phone": phone,
             "title": board["title"], "body": board["body"], "modifiedAt": board["modifiedAt"],
@@ -31,4 +31,4 @@ def details(boards: Iterable[dict[str, Any]], members: int, seed: int, first: in
 
 @cache
 def _authors(members: int, seed: int) -> list[tuple[str, str, str]]:
-    return [(each["nickname"], each["city"], each["phone"]) for each in reference_data.members(members, seed)]
+    return [(each["nickname"], each["city"], each["phone"]) for each in records.members(members, seed)]

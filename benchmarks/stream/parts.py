@@ -20,7 +20,7 @@ from benchmarks.stream.application import Application
 from benchmarks.stream.clock import Timing, time_until
 from benchmarks.stream.details import details
 from benchmarks.stream.peers import FLINK, KAFKA_STREAMS, command
-from demo import reference_data
+from demo import records
 from demo.load import as_gateway, send
 from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER
 from include.kafka.admin import create_topics
@@ -74,14 +74,14 @@ class Bench:
         """Send the reference volume, or `count` records, to the topic; returns their number. `first` shifts the ids."""
         began = time.monotonic()
         if topic == MEMBER.name:
-            records = as_gateway(topic, reference_data.members(count or self.members, SEED))
+            made = as_gateway(topic, records.members(count or self.members, SEED))
         else:
             boards = (
                 {**board, "id": board["id"] + first}
-                for board in reference_data.boards(count or self.boards, self.members, SEED)
+                for board in records.boards(count or self.boards, self.members, SEED)
             )
-            records = as_gateway(topic, boards) if topic == BOARD.name else details(boards, self.members, SEED, first)
-        sent = send(self.kafka.bootstrap_servers, topic, records)
+            made = as_gateway(topic, boards) if topic == BOARD.name else details(boards, self.members, SEED, first)
+        sent = send(self.kafka.bootstrap_servers, topic, made)
         if sent > 1_000:
             print(f"    {sent:,} records in {topic}, {time.monotonic() - began:.0f} s", flush=True)
         return sent

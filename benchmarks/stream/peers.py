@@ -10,10 +10,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from stack.errors import StackError
 from stack.jars import ensure, pyspark_jars, write_lock
-from stack.layout import Layout
-from stack.prerequisites import find_java
+from stack.layout import Layout, StackError
+from stack.machine import find_java
 
 LOCK_FILE = Path(__file__).with_name("jars.lock")
 SOURCES = Path(__file__).with_name("java")

@@ -13,7 +13,7 @@ from typing import Any
 
 from stack import env_file
 from stack.layout import PROJECT_ROOT
-from stack.ports import unused
+from stack.machine import unused
 from tests.support.compose import BROKERS
 
 OLDEST = (2, 23, 1)  # of Compose, as docs/deployment/compose.md says

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
-from demo.site import Site
+from demo.records import SiteRecords
 from include.gateway.client import GatewayClient, GatewayUnavailable
 from include.runtime.settings import Settings
 
@@ -22,7 +22,7 @@ class Sender:
     `1 … accepted.total()`.
     """
 
-    def __init__(self, settings: Settings, site: Site) -> None:
+    def __init__(self, settings: Settings, site: SiteRecords) -> None:
         self.accepted: Counter[str] = Counter()
         self.retries = 0
         self._settings = settings

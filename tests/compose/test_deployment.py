@@ -15,7 +15,7 @@ import pytest
 
 from demo.airflow_client import AirflowClient
 from demo.narrator import Narrator
-from demo.site import Site
+from demo.records import SiteRecords
 from demo.story import Story
 from demo.warehouse import Warehouse
 from include.contracts.clock import SystemClock
@@ -76,9 +76,9 @@ def settings(project: Project) -> Settings:
 
 
 @pytest.fixture
-def site(settings: Settings) -> Site:
+def site(settings: Settings) -> SiteRecords:
     """Records with keys of their own, of a day that the demo does not rebuild."""
-    return Site.opened_now(yesterday(settings).before())
+    return SiteRecords(day=yesterday(settings).before())
 
 
 def test_every_service_is_healthy_or_has_done_its_job(project: Project) -> None:
@@ -151,7 +151,7 @@ def test_spark_answers_nobody_without_the_secret(project: Project, host: str, po
 
 
 def test_the_demo_comes_out_as_told(project: Project, settings: Settings, tmp_path: Path) -> None:
-    site = Site.opened_now(yesterday(settings))
+    site = SiteRecords(day=yesterday(settings))
     url = f"http://127.0.0.1:{project.variables['AIRFLOW_PORT']}"
     password = project.variables["AIRFLOW_OPERATOR_PASSWORD"]
     with GatewayClient(settings.gateway) as gateway, AirflowClient(url, "operator", password) as airflow:
@@ -161,7 +161,9 @@ def test_the_demo_comes_out_as_told(project: Project, settings: Settings, tmp_pa
         ).tell()  # fmt: skip
 
 
-def test_nothing_accepted_is_lost_while_containers_are_killed(project: Project, settings: Settings, site: Site) -> None:
+def test_nothing_accepted_is_lost_while_containers_are_killed(
+    project: Project, settings: Settings, site: SiteRecords
+) -> None:
     with Sender(settings, site) as sender:
         for services in KILLED:
             with told(f"kill {', '.join(services)}"):
@@ -176,7 +178,7 @@ def test_nothing_accepted_is_lost_while_containers_are_killed(project: Project, 
 
 
 def test_an_update_replaces_the_containers_and_loses_nothing(
-    project: Project, settings: Settings, site: Site, tmp_path: Path
+    project: Project, settings: Settings, site: SiteRecords, tmp_path: Path
 ) -> None:
     before = project.containers()
     earlier = Warehouse(settings).count(0, site.key(0))
@@ -212,7 +214,7 @@ def yesterday(settings: Settings) -> Day:
     return Day.of(SystemClock().now(), settings.timezone).before()
 
 
-def all_in_view(settings: Settings, site: Site, sender: Sender) -> None:
+def all_in_view(settings: Settings, site: SiteRecords, sender: Sender) -> None:
     """Wait until the view has each accepted board, once: the key is unique there."""
     count = sender.accepted.total()
     warehouse = Warehouse(settings)

@@ -10,7 +10,7 @@ from aiosmtpd.handlers import Message
 
 from include.integrity.watch.alerts import Finding, Notice
 from include.runtime.settings import AlertSettings
-from stack.ports import unused
+from stack.machine import unused
 from tests.support.webhook import Webhook
 
 pytestmark = pytest.mark.usefixtures("dag_bag")  # Airflow reads its environment when it is imported

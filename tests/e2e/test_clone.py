@@ -7,7 +7,7 @@ import pytest
 
 from stack import env_file, leftovers
 from stack.layout import Layout
-from stack.prerequisites import check_path
+from stack.machine import check_path
 from tests.support.clone import Clone
 
 ODD = "odd é 한 100% dir"

@@ -30,8 +30,7 @@ from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import KafkaSettings
 from spark_jobs.connectors.kafka import read_range, stream_reader, write_records
 from stack.layout import Layout
-from stack.ports import unused
-from stack.prerequisites import find_java
+from stack.machine import find_java, unused
 from tests.servers import QUICK_START, Listener, kafka_server
 from tests.support.broker import remove_topics
 from tests.support.certificates import Authority

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from stack import control, env_file, leftovers
+from stack.control import up
 from stack.down import clean, down
 from stack.environment import MARKER
-from stack.errors import StackError
-from stack.layout import Layout
+from stack.layout import Layout, StackError
 from stack.status import collect
 from stack.supervisor import Supervisor
-from stack.up import up
 from tests.servers import wait_until
 
 SERVICES = ("kafka", "postgres")
@@ -88,7 +87,7 @@ def test_stopped_service_stays_stopped_until_started(running: Layout) -> None:
 def test_service_that_is_slow_is_waited_for_and_left_to_start(
     running: Layout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stack.up._SAY_AGAIN_S", 0.3)
+    monkeypatch.setattr("stack.control._SAY_AGAIN_S", 0.3)
     real = control._own_service
     monkeypatch.setattr(control, "_own_service", lambda name, layout: replace(real(name, layout), deadline_s=2.0))
     control.stop_service("kafka", running)

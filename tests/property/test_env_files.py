@@ -14,8 +14,7 @@ from include.runtime.settings import Settings
 from stack import env_file
 from stack.airflow_env import airflow_environment
 from stack.environment import load_settings
-from stack.errors import StackError
-from stack.layout import Layout
+from stack.layout import Layout, StackError
 from stack.services import AirflowHealth, HttpHealth, Service, declare
 
 NAMES = [each.variable for each in env_file.lines_of({})]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from stack.ports import unused
+from stack.machine import unused
 from tests.servers import wait_until
 from tests.support.gateway_process import ROOT
 from tests.support.http import HTTP

@@ -54,7 +54,7 @@ def commands(document: Path) -> list[tuple[str, ...]]:
     found = []
     for line in (*lines, *inline(document)):
         for part in re.split(r"\s#\s|&&|\||;", line):
-            command = COMMAND.search(part.strip().rstrip("'"))
+            command = COMMAND.search(part.strip().rstrip("')"))
             if command:
                 found.append(tuple(shlex.split(command[1])))
     return list(dict.fromkeys(found))

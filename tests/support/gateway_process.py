@@ -13,7 +13,7 @@ import httpx
 from include.gateway.auth import token_file
 from include.gateway.client import GatewayClient
 from include.runtime.settings import Settings
-from stack.ports import unused
+from stack.machine import unused
 from tests.servers import wait_until
 from tests.support.http import HTTP
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from include.archive.bucket import client_of
 from include.runtime.s3_connection import S3Connection
-from stack.ports import LOOPBACK, unused
+from stack.machine import LOOPBACK, unused
 from stack.services import HttpHealth
 from tests.servers import ServerProcess
 from tests.support.certificates import Authority

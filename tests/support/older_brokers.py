@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stack.jars import ROOTS, ensure, pyspark_jars, write_lock
 from stack.layout import Layout
-from stack.prerequisites import find_java
+from stack.machine import find_java
 
 LOCK_FILE = Path(__file__).with_suffix(".lock")
 VERSIONS = ("3.9.2", "4.1.2")

@@ -16,10 +16,10 @@ from include.database.migrate import migrate
 from include.runtime.settings import Settings, pipeline_names
 from stack import env_file, leftovers
 from stack.airflow_env import COMPONENTS, TASK_COMPONENT, airflow_environment, write_password_file
-from stack.databases import create_databases
 from stack.environment import MARKER, load_settings, without_secrets
+from stack.jobs import create_databases
 from stack.layout import Layout
-from stack.ports import unused
+from stack.machine import unused
 from tests.servers import PostgresTestServer, kafka_server, postgres_server, wait_until
 from tests.support.gateway_process import GatewayProcess
 from tests.support.other_user import no_secret_on_command_lines

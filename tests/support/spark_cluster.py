@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from include.runtime.process_tree import descendants, kill, kill_with_children
-from stack.ports import LOOPBACK, unused
-from stack.prerequisites import find_java
+from stack.machine import LOOPBACK, find_java, unused
 from stack.services import HttpHealth
 from tests.servers import ServerProcess, wait_until
 

@@ -10,8 +10,7 @@ from types import MappingProxyType
 
 import psycopg2
 
-from stack.postgres import find, from_wheel
-from stack.unprivileged import ordinary_user
+from stack.postgres import find, from_wheel, ordinary_user
 from tests.servers import PostgresTestServer, wait_until
 
 STANDBY_HOST = "127.0.0.2"

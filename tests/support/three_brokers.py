@@ -18,8 +18,7 @@ from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import KafkaSettings
 from stack.kafka import new_cluster_id
 from stack.layout import Layout
-from stack.ports import LOOPBACK, unused
-from stack.prerequisites import find_java
+from stack.machine import LOOPBACK, find_java, unused
 from tests.servers import KafkaServer, wait_until
 from tests.support.broker import PARTITIONS, make_pipeline_topics
 from tests.support.freezing import freeze

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from stack.ports import LOOPBACK, unused
+from stack.machine import LOOPBACK, unused
 from tests.servers import Listener, kafka_server
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy, proxy_to

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.guard.figures import FIGURES
 from benchmarks.guard.recorded import FILE, TOLERANCE, Figure, judge, recorded
 from benchmarks.report import Report, conclude
-from stack.errors import StackError
+from stack.layout import StackError
 
 
 def test_the_recorded_ratios_are_those_of_the_figures():

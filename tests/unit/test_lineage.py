@@ -10,7 +10,7 @@ from include.contracts.day import Day
 from include.runtime import lineage
 from include.runtime.lineage import Dataset, lineage_of, publish_job, rebuild_job, stream_job, transport_of
 from include.runtime.settings import LineageSettings, Settings
-from stack.ports import unused
+from stack.machine import unused
 from tests.support.webhook import Webhook
 
 VARIABLES = {"KAFKA_BOOTSTRAP_SERVERS": "k1:9092,k2:9092", "DATABASE_HOST": "db", "DATABASE_PORT": "5433"}

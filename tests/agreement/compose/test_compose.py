@@ -11,7 +11,7 @@ import pytest
 
 from stack import env_file, settings_table
 from stack.layout import PROJECT_ROOT
-from stack.team import spark_conf
+from stack.team import write_spark_conf
 from tests.compose.engine import OLDEST, compose_version
 from tests.support.compose import (
     COMPOSE_FILE,
@@ -185,7 +185,7 @@ def test_spark_speaks_only_with_those_that_know_the_secret(compose: Compose, var
 
 def test_sparks_secret_is_in_a_file_of_its_owner(tmp_path: Path) -> None:
     for secret in ("first", "second"):  # at every `docker compose up` again
-        spark_conf.write(tmp_path, secret)
+        write_spark_conf(tmp_path, secret)
     (file,) = tmp_path.iterdir()
     written = [line for line in file.read_text().splitlines() if not line.startswith("#")]
     assert written == ["spark.authenticate true", "spark.authenticate.secret second"]

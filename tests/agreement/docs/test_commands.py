@@ -76,6 +76,11 @@ def test_no_text_has_an_operator_run_a_module(file):
     assert set(MODULE.findall(file.read_text(encoding="utf-8"))) - INTERNAL == set()
 
 
+@pytest.mark.parametrize("document", OPERATED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_document_has_an_operator_run_code(document):
+    assert "python -c" not in document.read_text(encoding="utf-8")  # nothing checks the names in it
+
+
 def test_a_wrong_command_of_pipeline_is_noticed():
     text = 'run `pipeline stream repair --dry-rum`, then:\npipeline days \\\n  republish --reason "it is; right"\n'
     assert pipeline_commands(text) == [

@@ -26,7 +26,7 @@ from spark_jobs.speed.health.lag import Lag, SparkBatch
 from spark_jobs.speed.health.metrics import METRICS as STREAM
 from spark_jobs.speed.health.report import DriverView, QueryView
 from spark_jobs.speed.health.state import Batch, Done, TableSize
-from stack.metrics_table import metrics
+from stack.export import metrics
 from tests.fakes.events import board
 from tests.fakes.harness import SETTINGS, FakeGateway
 from tests.support.promql import grouped_by, matchers_in, metrics_in

@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from stack.layout import PROJECT_ROOT, Layout
-from stack.ports import LOOPBACK
-from stack.prerequisites import find_java
+from stack.machine import LOOPBACK, find_java
 from tests.servers import wait_until
 from tests.support.pipeline import ROOT
 from tests.support.spark_cluster import spark_cluster

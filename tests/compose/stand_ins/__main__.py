@@ -18,8 +18,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from stack.errors import StackError, one_line_errors
-from stack.layout import Layout
+from stack.layout import Layout, StackError, one_line_errors
 from stack.postgres import from_wheel
 
 _FOLDER = Path(__file__).parent

@@ -8,7 +8,7 @@ import httpx
 import psycopg2
 import pytest
 
-from stack.databases import AIRFLOW_DATABASE
+from stack.jobs import AIRFLOW_DATABASE
 from tests.fakes.events import board, member
 from tests.support.airflow import (
     RUN_DEADLINE_S,

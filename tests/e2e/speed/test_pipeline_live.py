@@ -14,7 +14,7 @@ from include.integrity.days.certificate import certify
 from include.integrity.days.comparison import verify
 from include.integrity.days.stream_lag import wait_until_caught_up
 from spark_jobs.batch.rebuild import rebuild_day
-from stack.ports import unused
+from stack.machine import unused
 from tests.fakes.events import board, member
 from tests.servers import wait_until
 from tests.support.fenced import refuse_unfenced

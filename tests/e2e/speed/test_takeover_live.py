@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from include.database.driver_lease import DriverLease
-from stack.ports import unused
+from stack.machine import unused
 from tests.servers import wait_until
 from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import ROOT, environment, rows, with_topics

@@ -16,15 +16,13 @@ from pathlib import Path
 import pytest
 
 from include.archive.catalogue import MARKER
-from stack import backup_manifest, environment, irreplaceable, jobs
-from stack.backup import backup, copy_store
-from stack.databases import as_superuser
-from stack.down import down
-from stack.errors import StackError
-from stack.layout import Layout
-from stack.restore import restore
+from stack import environment, jobs
+from stack.backup import MANIFEST_FILE, backup, checksums_of, copy_store, read_manifest, restore
+from stack.control import up
+from stack.down import down, events_in
+from stack.jobs import as_superuser
+from stack.layout import Layout, StackError
 from stack.services import Job
-from stack.up import up
 from tests.support.stores import fill
 
 FILE = Path("board") / "day=2026-11-20" / "part-1.parquet"
@@ -105,8 +103,8 @@ def moved_to(made: BackedUp, elsewhere: Layout) -> Path:
     moved = elsewhere.env_file.with_name("moved")
     shutil.copytree(made.backup, moved)
     (moved / "env").write_text(text)
-    manifest = backup_manifest.read(moved)
-    dataclasses.replace(manifest, checksums=backup_manifest.checksums_of(moved)).write(moved)
+    manifest = read_manifest(moved)
+    dataclasses.replace(manifest, checksums=checksums_of(moved)).write(moved)
     return moved
 
 
@@ -124,7 +122,7 @@ def test_it_is_restored_as_it_was_made(made: BackedUp) -> None:
     names, [lost_from], [new_id], archive = started(made.layout, SIGNED_UP, UNRECONCILED, NEW_ID, ARCHIVE_ID)
     assert archive == ["of the archive"]
     assert names == ["before"]
-    copied_at = dt.datetime.fromisoformat(backup_manifest.read(made.backup).copied_at)
+    copied_at = dt.datetime.fromisoformat(read_manifest(made.backup).copied_at)
     # null if nothing was committed during the backup: the topics are read from the beginning
     assert lost_from is None or (isinstance(lost_from, dt.datetime) and lost_from < copied_at)
     assert isinstance(new_id, int)
@@ -164,7 +162,7 @@ def test_an_interrupted_restore_is_repeated_as_a_whole(
     made: BackedUp, elsewhere: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("stack.restore.copy_private", ends)
+        patched.setattr("stack.backup.copy_private", ends)
         with pytest.raises(SystemExit):
             restore(elsewhere, moved_to(made, elsewhere))
     with pytest.raises(StackError, match="did not end: run `make restore` again"):
@@ -172,7 +170,7 @@ def test_an_interrupted_restore_is_repeated_as_a_whole(
     down(elsewhere)
     (elsewhere.state / "fallback" / "idempotency.sqlite").touch()
     restore(elsewhere, elsewhere.env_file.with_name("moved"), force=True)
-    assert irreplaceable.events_in(elsewhere.state / "fallback") == "3 accepted events are"
+    assert events_in(elsewhere.state / "fallback") == "3 accepted events are"
     assert signed_up(elsewhere) == ["before"]
 
 
@@ -210,7 +208,7 @@ def test_a_store_whose_copy_fails_is_copied_again(
             copy_store(made.backup / "fallback", store)
     assert not (store / "fallback.sqlite").exists()
     copy_store(made.backup / "fallback", store)
-    assert irreplaceable.events_in(store) == "3 accepted events are"
+    assert events_in(store) == "3 accepted events are"
 
 
 def test_all_parts_are_restored_into_an_empty_folder(made: BackedUp, elsewhere: Layout) -> None:
@@ -218,7 +216,7 @@ def test_all_parts_are_restored_into_an_empty_folder(made: BackedUp, elsewhere: 
     text = (moved / "env").read_text()
     restore(elsewhere, moved)
     assert (elsewhere.env_file.read_text(), stat.S_IMODE(elsewhere.env_file.stat().st_mode)) == (text, 0o600)
-    assert irreplaceable.events_in(elsewhere.state / "fallback") == "3 accepted events are"
+    assert events_in(elsewhere.state / "fallback") == "3 accepted events are"
     assert (elsewhere.state / "archive" / FILE).read_bytes() == b"PAR1"
     assert (elsewhere.state / "archive" / OLD).read_bytes() == b"PAR1"
     assert signed_up(elsewhere) == ["before"]
@@ -230,7 +228,7 @@ def test_a_store_and_files_of_the_archive_that_are_there_stay(made: BackedUp) ->
     newer.write_bytes(b"PAR1")
     (made.layout.state / "archive" / FILE).unlink()
     restore(made.layout, made.backup, force=True)
-    assert irreplaceable.events_in(made.layout.state / "fallback") == "4 accepted events are"
+    assert events_in(made.layout.state / "fallback") == "4 accepted events are"
     assert newer.exists()
     assert (made.layout.state / "archive" / FILE).exists()
 
@@ -255,7 +253,7 @@ def remove(path: str) -> Callable[[Path], None]:
 
 def of_major(major: int) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
-        path = folder / backup_manifest.FILE
+        path = folder / MANIFEST_FILE
         path.write_text(json.dumps(json.loads(path.read_text()) | {"postgres_major": major}))
 
     return change
@@ -268,8 +266,8 @@ def of_major(major: int) -> Callable[[Path], None]:
         (damage("postgres/backup_manifest"), r"backup_manifest was changed since the backup"),
         (damage("fallback/fallback.sqlite"), r"fallback.sqlite was changed since the backup"),
         (remove(f"archive/board_detail/{FILE}"), r"part-1.parquet is missing: the backup is damaged"),
-        (remove(backup_manifest.FILE), r"has no backup.json, so it is not a finished backup"),
-        (damage(backup_manifest.FILE), r"is damaged"),
+        (remove(MANIFEST_FILE), r"has no backup.json, so it is not a finished backup"),
+        (damage(MANIFEST_FILE), r"is damaged"),
         (of_major(12), "the backup is of PostgreSQL 12, which is not installed here"),
     ],
 )

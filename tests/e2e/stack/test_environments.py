@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from stack.bootstrap import ensure_environment
-from stack.errors import StackError
-from stack.layout import Layout
+from stack.layout import Layout, StackError
 
 USER = "import sys; print('ready', flush=True); sys.stdin.readline(); import tiny; print(tiny.VERSION, flush=True)"
 

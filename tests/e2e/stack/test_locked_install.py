@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from stack import bootstrap
-from stack.errors import StackError
-from stack.layout import Layout
+from stack.layout import Layout, StackError
 
 # Builds a wheel of `pyspark` that says by which version of the builder it was made.
 BUILDER = """

@@ -11,7 +11,7 @@ import psycopg2
 import pyarrow.parquet as pq
 import pytest
 
-from demo.reference_data import GeneratedRecords
+from demo.records import GeneratedRecords
 from include.contracts.errors import DayBusy, ForeignCluster
 from include.contracts.pipelines import PIPELINES, load_definition
 from include.contracts.topics import Topic
@@ -59,7 +59,7 @@ def texts(topic: Topic) -> dict[str, str]:
 def a_life(archive):
     """A person and their records in every place that holds some: two archived nights, a published day, and more."""
     settings, p = archive.settings, archive.settings.pipeline
-    made = GeneratedRecords(p, DAY, first_key=0)
+    made = GeneratedRecords(pipeline=p, day=DAY, first_key=0)
 
     def a_record(number, of_key=PERSON):
         value = made.stream_value(number, of_key) | (texts(p.stream) if of_key == PERSON else {})

@@ -13,8 +13,7 @@ import pytest
 
 from include.integrity.days.pruning import collect_orphans
 from include.runtime.settings import Settings
-from stack.postgres import find, from_wheel
-from stack.unprivileged import ordinary_user
+from stack.postgres import find, from_wheel, ordinary_user
 from tests.servers import PostgresTestServer, postgres_server, wait_until
 from tests.support.documents import ROOT, fenced, sql
 from tests.support.pipeline import migrated, rows

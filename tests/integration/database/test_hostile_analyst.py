@@ -21,7 +21,7 @@ from include.integrity.pages.day_page import load_day
 from include.integrity.pages.page_model import load_rows
 from include.runtime.settings import Settings
 from stack import env_file
-from stack.databases import create_databases
+from stack.jobs import create_databases
 from tests.servers import PostgresTestServer, postgres_server
 from tests.support.documents import ROOT, fenced
 from tests.support.pipeline import rows

@@ -6,7 +6,7 @@ import pytest
 from include.database.migrate import migrate
 from include.runtime.settings import Settings
 from stack import env_file
-from stack.databases import create_databases
+from stack.jobs import create_databases
 from tests.servers import postgres_server
 
 

@@ -14,7 +14,7 @@ from include.database.migrate import migrate
 from include.database.sessions import DatabaseAccessDenied, connect, open_connection, save_login_role
 from include.runtime.settings import Settings
 from stack import env_file
-from stack.databases import create_databases
+from stack.jobs import create_databases
 from stack.layout import Layout
 from tests.servers import postgres_server
 from tests.support.certificates import Authority

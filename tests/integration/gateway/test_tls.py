@@ -44,7 +44,7 @@ def gateway(authority, tmp_path_factory):
 
 
 def is_healthy(gateway):
-    return gateway.run("stack.team.health", "http", f"{gateway.url}/healthz").wait() == 0
+    return gateway.run("stack.team", "health", f"{gateway.url}/healthz").wait() == 0
 
 
 def client_of(gateway, **changes):
@@ -69,7 +69,7 @@ def test_a_scheme_in_capitals_is_the_same_scheme(gateway):
     loud = gateway.url.replace("https:", "HTTPS:")
     with client_of(gateway, GATEWAY_URL=loud) as client:
         assert client.post_event("member", member(2))["keptIn"] == "fallback"
-    assert gateway.run("stack.team.health", "http", f"{loud}/healthz").wait() == 0
+    assert gateway.run("stack.team", "health", f"{loud}/healthz").wait() == 0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from include.contracts.headers import parse
-from stack.ports import unused
+from stack.machine import unused
 from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.collector import Collector

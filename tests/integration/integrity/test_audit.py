@@ -15,7 +15,7 @@ from include.integrity.watch.audit import AUDITED, audit_kafka
 from include.kafka.admin import audit_cluster, misplaced_records, reassignment
 from pipeline.__main__ import main
 from stack.layout import Layout
-from stack.prerequisites import find_java
+from stack.machine import find_java
 from tests.servers import wait_until
 from tests.support.broker import remove_topics
 from tests.support.pipeline import environment, produce, with_topics

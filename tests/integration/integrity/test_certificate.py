@@ -26,7 +26,7 @@ from include.integrity.days.day_checks import request_check
 from include.integrity.days.gateways import Unsent, gateways, note_stores, unsent
 from include.integrity.days.late_members import LateMember
 from include.runtime.settings import Settings
-from stack.ports import unused
+from stack.machine import unused
 from tests.servers import wait_until
 from tests.support.certifying import OTHER_STORE, STORE, all_is_known, certify_alone, gateway_with
 from tests.support.http import HTTP

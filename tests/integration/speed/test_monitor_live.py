@@ -24,7 +24,7 @@ from spark_jobs.speed.health import report
 from spark_jobs.speed.health.monitor import Monitor
 from spark_jobs.speed.health.state import Batch, DriverState, topics_of
 from stack.layout import Layout
-from stack.prerequisites import find_java
+from stack.machine import find_java
 from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.driver import driver_context

@@ -24,7 +24,7 @@ from include.database.driver_lease import DriverAlive
 from include.database.offset_ledger import OffsetLedger
 from spark_jobs.repair import ManualReject, Place, Repair, reject, run
 from spark_jobs.speed.positions import starting_position
-from stack.ports import unused
+from stack.machine import unused
 from tests.support.pipeline import ROOT, environment, migrated, rows
 from tests.support.topic_log import TopicLog, advance, taken_lease
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from stack import jars
-from stack.errors import StackError
-from stack.layout import Layout
-from stack.prerequisites import find_java
+from stack.layout import Layout, StackError
+from stack.machine import find_java
 
 JAR = b"PK\5\6" + bytes(18)  # an empty archive
 BASIC = "Basic " + base64.b64encode(b"me:p@ss").decode()

@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from include.runtime.kafka_connection import KafkaConnection
-from stack.errors import StackError
 from stack.health import probe
+from stack.layout import StackError
 from stack.postgres import from_wheel
 from stack.services import KafkaHealth
 from tests.servers import KafkaServer, PostgresTestServer, wait_until

@@ -17,8 +17,7 @@ from include.gateway.auth.token_file import Entry, digest
 from include.gateway.auth.tokens import Tokens
 from include.gateway.http.answer import Fault
 from stack import env_file
-from stack.errors import StackError
-from stack.layout import Layout
+from stack.layout import Layout, StackError
 from stack.run_service import prepare
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stack import bootstrap, jars, postgres, prerequisites
-from stack.errors import StackError
+from stack import bootstrap, jars, machine, postgres
 from stack.jars import Jar, first_difference, read_lock
-from stack.layout import Layout
+from stack.layout import Layout, StackError
 from tests.servers import wait_until
 
 
@@ -24,24 +23,24 @@ def java(home: Path, version: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_java_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(prerequisites, "_JAVA_FOLDERS", tmp_path / "nowhere")
+    monkeypatch.setattr(machine, "_JAVA_FOLDERS", tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("version", ["17.0.15", "21", "21.0.2", "25.0.3", "25.0.3.0.1", "25.0.4", "25.1"])
 def test_takes_java_of_java_home(tmp_path: Path, version: str) -> None:
     home = java(tmp_path / "jdk", version)
-    assert prerequisites.find_java({"JAVA_HOME": str(home), "PATH": ""}) == home
+    assert machine.find_java({"JAVA_HOME": str(home), "PATH": ""}) == home
 
 
 def test_takes_java_on_path_when_java_home_is_too_old(tmp_path: Path) -> None:
     old, good = java(tmp_path / "old", "1.8.0_402"), java(tmp_path / "good", "17.0.1")
-    assert prerequisites.find_java({"JAVA_HOME": str(old), "PATH": str(good / "bin")}) == good
+    assert machine.find_java({"JAVA_HOME": str(old), "PATH": str(good / "bin")}) == good
 
 
 def test_missing_java_is_one_line_with_the_remedy(tmp_path: Path) -> None:
     old = java(tmp_path / "old", "11.0.2")
     with pytest.raises(StackError) as caught:
-        prerequisites.find_java({"JAVA_HOME": str(old), "PATH": ""})
+        machine.find_java({"JAVA_HOME": str(old), "PATH": ""})
     message = str(caught.value)
     assert "\n" not in message
     assert f"{old} is Java 11" in message
@@ -52,28 +51,28 @@ def test_missing_java_is_one_line_with_the_remedy(tmp_path: Path) -> None:
 def test_a_java_that_corrupts_data_is_refused_with_the_reason(tmp_path: Path, version: str) -> None:
     home = java(tmp_path / "jdk", version)
     with pytest.raises(StackError, match=r"is Java 25[.012]*, which corrupts data .* G1: 25\.0\.3 does not"):
-        prerequisites.find_java({"JAVA_HOME": str(home), "PATH": ""})
+        machine.find_java({"JAVA_HOME": str(home), "PATH": ""})
 
 
 def test_full_disk_is_one_line_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(StackError, match=r"GB are free on the disk of .* set-up needs .*: free some") as caught:
-        prerequisites.check_disk(tmp_path, needed_bytes=2**62)
+        machine.check_disk(tmp_path, needed_bytes=2**62)
     assert "\n" not in str(caught.value)
 
 
 def test_enough_disk_passes(tmp_path: Path) -> None:
-    prerequisites.check_disk(tmp_path, needed_bytes=1)
+    machine.check_disk(tmp_path, needed_bytes=1)
 
 
 @pytest.mark.parametrize("version", [(3, 10), (3, 13)])
 def test_other_python_is_refused_with_the_remedy(version: tuple[int, int]) -> None:
     with pytest.raises(StackError, match=r"install Python 3\.11 or 3\.12"):
-        prerequisites.check_python(version)
+        machine.check_python(version)
 
 
 @pytest.mark.parametrize("version", [(3, 11), (3, 12)])
 def test_supported_python_passes(version: tuple[int, int]) -> None:
-    prerequisites.check_python(version)
+    machine.check_python(version)
 
 
 def test_lock_names_each_jar_once_with_its_checksum() -> None:
@@ -172,7 +171,7 @@ def test_postgresql_of_an_environment_that_is_gone_is_found_in_the_present_one(t
 
 @pytest.mark.parametrize("name", ["a b", "100%", "é", "한글", "a+b-c_d.e"])
 def test_path_that_works_passes(name: str) -> None:
-    prerequisites.check_path(Path("/home") / name)
+    machine.check_path(Path("/home") / name)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +179,7 @@ def test_path_that_works_passes(name: str) -> None:
 )
 def test_path_that_some_part_reads_as_its_syntax_is_refused(name: str) -> None:
     with pytest.raises(StackError, match="clone the project to another folder") as caught:
-        prerequisites.check_path(Path("/home") / name)
+        machine.check_path(Path("/home") / name)
     assert "\n" not in str(caught.value)
 
 

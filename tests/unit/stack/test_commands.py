@@ -22,7 +22,7 @@ NOBODY = 65534
 # as that user on Linux that is root, else as oneself with the file closed
 AS_ANOTHER = f"""
 import os, sys
-import stack.status, stack.up
+import stack.status, stack.control
 from stack.__main__ import main
 if os.geteuid() == 0:
     os.seteuid({NOBODY})
@@ -70,6 +70,14 @@ def test_status_says_that_nothing_runs_without_the_environment(layout):
     )
 
 
+def test_env_makes_the_file_of_this_stack_without_the_environment(layout):
+    layout.env_file.unlink()
+    made = without_environment(layout, "env")
+    assert (made.returncode, made.stderr) == (0, "")
+    assert made.stdout.splitlines()[-1] == f"{layout.env_file} is complete"
+    assert env_file.read(layout.env_file)["GATEWAY_FALLBACK_DIR"] == str(layout.state / "fallback")
+
+
 @pytest.mark.parametrize("command", ["up", "down", "clean", "status"])
 @pytest.mark.parametrize("folder", ["", *DATA_FOLDERS])
 def test_file_where_a_folder_must_be_is_named(layout, command, folder):
@@ -113,7 +121,7 @@ def test_down_ends_what_runs_whatever_the_settings_say(layout, service):
 @pytest.mark.parametrize("command", ["up", "down", "status", "clean"])
 def test_files_of_another_user_are_one_line_with_the_owner(layout, command):
     layout.state.chmod(0o700)
-    for path in (layout.env_file, layout.state / "stack.lock"):
+    for path in (layout.env_file, layout.state / "stack.layout"):
         path.touch()
         path.chmod(0o600 if os.geteuid() == 0 else 0)
     refused = run(layout, command, python=("-c", AS_ANOTHER))
@@ -146,10 +154,10 @@ def test_set_up_that_is_broken_off_is_one_line(tmp_path):
 
 BROKEN_OFF = """
 import sys
-import stack.up
+import stack.control
 def up(*given, **named):
     raise KeyboardInterrupt
-stack.up.up = up
+stack.control.up = up
 from stack.__main__ import main
 sys.exit(main())
 """

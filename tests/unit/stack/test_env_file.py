@@ -11,9 +11,8 @@ from include.runtime.kinds import PORT
 from include.runtime.settings import Settings
 from stack import env_file
 from stack.environment import load_environment, load_settings, without_secrets
-from stack.errors import StackError
-from stack.layout import Layout
-from stack.ports import LOOPBACK, unused
+from stack.layout import Layout, StackError
+from stack.machine import LOOPBACK, unused
 from stack.settings_table import SECTIONS
 
 TWO = {"PIPELINES": "board_detail,order_detail"}

@@ -15,7 +15,7 @@ from stack.environment import MARKER
 from stack.health import unhealthy_reason
 from stack.layout import Layout
 from stack.leftovers import SERVICE_MARKER
-from stack.ports import LOOPBACK, holder, unused
+from stack.machine import LOOPBACK, holder, unused
 from stack.services import HttpHealth, Service
 from stack.status import collect
 from tests.servers import wait_until

@@ -5,9 +5,8 @@ import pytest
 
 from include.runtime.kinds import PORT
 from stack import env_file
-from stack.errors import StackError
 from stack.kafka import KafkaBroker
-from stack.layout import Layout
+from stack.layout import Layout, StackError
 from stack.run_service import prepare
 from stack.services import Job, Service, declare, needed_by, stop_order
 from stack.supervisor import Supervisor

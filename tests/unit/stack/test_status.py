@@ -8,7 +8,7 @@ from rich.console import Console
 from include.database.stream_progress import Progress, Seen
 from stack import env_file
 from stack.layout import Layout
-from stack.ports import unused
+from stack.machine import unused
 from stack.status import progress_table, read_progress, show
 
 FIGURES = {

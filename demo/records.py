@@ -1,13 +1,14 @@
-"""Events of the demo: the reference volume, the same for the same seed, and events of any pipeline.
+"""Events of the demo: the reference volume, the same for the same seed, and records of a story, new for each run.
 
-The latter are made from the types in the pipeline's definition, with different keys for each run.
+Those of a story are a site's members and boards, or are made from the types in the definition of any pipeline.
 """
 
 import datetime as dt
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -63,6 +64,16 @@ CITIES = (
 FIRST_WORDS = ("조용한", "빠른", "따뜻한", "용감한", "bright", "quiet", "lucky")
 SECOND_WORDS = ("고래", "별빛", "단풍", "나그네", "falcon", "maple", "harbor")
 
+POSTS = (
+    ("오늘의 점심 추천", "회사 근처에서 김치찌개가 맛있는 집을 찾았습니다. 줄이 길지만 기다릴 만해요."),
+    ("Weekend hike", "We met at the station at seven and walked up to the old fortress; the view was worth it."),
+    ("카프카 질문 있습니다", "컨슈머 오프셋은 언제 커밋하는 것이 안전한가요? 작업이 끝난 뒤라고 들었습니다."),
+    ("Looking for a book", "Has anyone read the one about logs? I want to borrow it for a week."),
+)
+NICKNAMES = ("행복한고양이", "swift panda", "푸른바다", "lazy river")
+
+_HOUR = 9  # of the stream's records
+
 
 def members(count: int, seed: int) -> Iterator[dict[str, Any]]:
     """Yield `count` members with ids from FIRST_ID, one version each."""
@@ -109,30 +120,72 @@ def _at(seconds: int) -> str:
     return rfc3339(EPOCH + dt.timedelta(seconds=seconds))
 
 
-_HOUR = 9  # of the stream's records
+@dataclass(frozen=True, kw_only=True)
+class Records(ABC):
+    """Makes the values of one run of a story. Records have numbers from 0, and keys that no other run has.
 
+    `day` is the day of all records, which will be rebuilt. `first_key` is the present millisecond.
+    """
 
-@dataclass(frozen=True)
-class GeneratedRecords:
-    """Makes values for one run of the story; `day` is the day that will be rebuilt."""
-
-    pipeline: Definition
     day: Day
-    first_key: int
-
-    @classmethod
-    def begun_now(cls, pipeline: Definition, day: Day) -> "GeneratedRecords":
-        """Return records whose keys start at the present millisecond, so that runs do not share keys."""
-        return cls(pipeline, day, time.time_ns() // 1_000_000)
+    first_key: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
     def key(self, number: int) -> int:
-        """Return the key of the record with that number, from 0."""
+        """Return the key of the stream's or the table's record with that number."""
         return self.first_key + number
+
+    def at(self, hour: float) -> str:
+        """Return a time of the day, as text."""
+        return rfc3339(self.day.start + dt.timedelta(hours=hour))
+
+    @abstractmethod
+    def stream_value(self, number: int, of: int) -> dict[str, Any]:
+        """Return a record of the stream, joined by the table's record of the number `of`."""
+
+    @abstractmethod
+    def table_value(self, number: int, hour: int = 1) -> dict[str, Any]:
+        """Return the version of a table's record of that hour. Its fields differ from those of other hours."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteRecords(Records):
+    """Members and boards, in Korean and English."""
+
+    def table_value(self, number: int, hour: int = 1) -> dict[str, Any]:
+        """Return the value of a member, created on the day and modified at the hour."""
+        return {
+            "id": self.key(number),
+            "nickname": f"{NICKNAMES[number % len(NICKNAMES)]} {number}",
+            "city": CITIES[number % len(CITIES)],
+            "phone": f"010-{number % 10_000:04}-{(number * 7) % 10_000:04}",
+            "email": f"member{number}@example.com",
+            "createdAt": self.at(0.5),
+            "modifiedAt": self.at(hour),
+        }
+
+    def stream_value(self, number: int, of: int) -> dict[str, Any]:
+        """Return the value of a board of the day by the member of the number `of`."""
+        title, body = POSTS[number % len(POSTS)]
+        return {
+            "id": self.key(number),
+            "memberId": self.key(of),
+            "title": f"{title} #{number}",
+            "body": body,
+            "createdAt": self.at(9),
+            "modifiedAt": self.at(9),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedRecords(Records):
+    """Values of the types in the definition of any pipeline."""
+
+    pipeline: Definition
 
     def stream_value(self, number: int, of: int) -> dict[str, Any]:
         """Return a record of the stream, joined by the table's record of the number `of`."""
         value = self._value(self.pipeline.stream, number, _HOUR)
-        return value | {self.pipeline.join_field: self.key(of), self.pipeline.day_field: self._at(_HOUR)}
+        return value | {self.pipeline.join_field: self.key(of), self.pipeline.day_field: self.at(_HOUR)}
 
     def table_value(self, number: int, hour: int = 1) -> dict[str, Any]:
         """Return the version of a table's record of that hour. Its fields differ from those of other hours."""
@@ -153,7 +206,7 @@ class GeneratedRecords:
 
     def _value(self, topic: Topic, number: int, hour: int) -> dict[str, Any]:
         value = {field.name: self._field(field, 24 * number + hour) for field in topic.fields}
-        return value | {topic.key_field: self.key(number), topic.version_field: self._at(hour)}
+        return value | {topic.key_field: self.key(number), topic.version_field: self.at(hour)}
 
     def _field(self, field: Field, seed: int) -> Any:
         match field.type:
@@ -169,10 +222,7 @@ class GeneratedRecords:
             case "date":
                 return str(self.day.date + dt.timedelta(days=seed % 365))
             case "timestamp":
-                return self._at(seed % 24)
-
-    def _at(self, hour: int) -> str:
-        return rfc3339(self.day.start + dt.timedelta(hours=hour))
+                return self.at(seed % 24)
 
 
 def _as_row(field: Field, value: Any) -> Any:

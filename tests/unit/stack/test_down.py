@@ -3,8 +3,7 @@
 import pytest
 
 from stack.down import clean
-from stack.errors import StackError
-from stack.layout import Layout
+from stack.layout import Layout, StackError
 from tests.support.stores import fill
 
 
