@@ -4,7 +4,6 @@ Docker compose reads the file too, and a shell can source it. So it has only NAM
 that depend on other lines.
 """
 
-import os
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from include.contracts.definition import SITE_NAME
 from include.runtime import kinds
+from include.runtime.durable_files import replacing
 from include.runtime.environment_reader import Setting
 from include.runtime.settings import TABLE, prefix_of
 from stack.errors import StackError
@@ -254,12 +254,8 @@ def _close_to_others(path: Path) -> list[str]:
 
 
 def _write_private(path: Path, text: str) -> None:
-    scratch = path.with_name(path.name + ".new")
-    scratch.unlink(missing_ok=True)
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    scratch.replace(path)
+    with replacing(path, mode=0o600) as file:
+        file.write(text.encode())
 
 
 def _unquote(text: str) -> str:

@@ -7,9 +7,9 @@ user of the host could read the secret.
 """
 
 import argparse
-import os
 from pathlib import Path
 
+from include.runtime.durable_files import replacing
 from stack.errors import one_line_errors
 from stack.team.environment import required
 
@@ -27,11 +27,8 @@ def main() -> None:
 
 def write(folder: Path, secret: str) -> None:
     """Write the file for its owner alone, in one step: a process that starts meanwhile reads the old or the new one."""
-    fresh = folder / "spark-defaults.conf.new"
-    fresh.unlink(missing_ok=True)
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "w") as file:
-        file.write(f"{_DEFAULTS.read_text(encoding='utf-8')}spark.authenticate.secret {secret}\n")
-    fresh.replace(folder / "spark-defaults.conf")
+    with replacing(folder / "spark-defaults.conf", mode=0o400) as file:
+        file.write(f"{_DEFAULTS.read_text(encoding='utf-8')}spark.authenticate.secret {secret}\n".encode())
 
 
 if __name__ == "__main__":

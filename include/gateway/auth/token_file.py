@@ -14,13 +14,13 @@ import os
 import re
 import secrets
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from include.contracts.errors import ConfigurationError
 from include.contracts.pipelines import RAW_TOPICS
+from include.runtime.durable_files import replacing
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ def _entry(number: int, content: object) -> Entry:
 
 
 def write(path: Path, entries: Sequence[Entry]) -> None:
-    """Replace the file atomically, with mode 0600. Run as root, it keeps the owner. Raises ConfigurationError."""
+    """Replace the file durably, with mode 0600. Run as root, it keeps the owner. Raises ConfigurationError."""
     target = path.resolve()  # replaces the target of a symbolic link, not the link
     content = [
         {"name": each.name, "sha256": each.sha256, "topics": each.topics, "admin": each.admin} for each in entries
@@ -151,19 +151,11 @@ def write(path: Path, entries: Sequence[Entry]) -> None:
     text = json.dumps(content, indent=2) + "\n"
     parse(json.loads(text))
     try:
-        descriptor, scratch = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # has mode 0600
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-                if target.exists() and os.geteuid() == 0:
-                    owner = target.stat()  # the gateway that reads the file may run as another user
-                    os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-            Path(scratch).replace(target)
-        except BaseException:
-            Path(scratch).unlink(missing_ok=True)
-            raise
+        with replacing(target, mode=0o600) as file:
+            file.write(text.encode())
+            if target.exists() and os.geteuid() == 0:
+                owner = target.stat()  # the gateway that reads the file may run as another user
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
     except OSError as exc:
         raise ConfigurationError(f"tokens file {path}: cannot be written: {exc.strerror}") from exc
 
