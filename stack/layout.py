@@ -4,7 +4,6 @@ Standard library only: set-up uses it before there is a virtual environment, and
 """
 
 import fcntl
-import os
 import pwd
 import shutil
 import sys
@@ -107,11 +106,10 @@ class Layout:
 
 def write_private(path: Path, text: str, mode: int = 0o600) -> None:
     """Write a file for its owner alone, in one step: a process that reads it meanwhile has the old or the new one."""
-    scratch = path.with_name(path.name + ".new")
-    scratch.unlink(missing_ok=True)
-    with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
-        file.write(text)
-    scratch.replace(path)
+    from include.runtime.durable_files import replacing  # an image's build has no include
+
+    with replacing(path, mode) as file:
+        file.write(text.encode())
 
 
 class StackError(Exception):

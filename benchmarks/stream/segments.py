@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.report import Report, median
-from demo import reference_data
+from demo import records
 from include.contracts.pipelines import SITE_PIPELINE
 from spark_jobs.decoding.arrow import table_schema
 from spark_jobs.state.segments import Keys, Origin, SegmentStore, newest_of
@@ -105,7 +105,7 @@ def _rows(keys: Keys, offset: int) -> pa.Table:
 
 
 def _texts() -> dict[str, pa.Array]:
-    members = list(reference_data.members(1_000, 7))
+    members = list(records.members(1_000, 7))
     return {name: pa.array([one[name] for one in members]) for name in ("nickname", "city", "phone")}
 
 

@@ -22,6 +22,7 @@ from urllib.parse import unquote
 import pyarrow.fs as pa_fs
 
 from include.contracts.errors import ConfigurationError, Transient
+from include.runtime.durable_files import sync_file, sync_folder
 from include.runtime.s3_connection import FILE_SCHEME, S3_SCHEME, S3Connection
 
 PART = ".part"  # at the end of the name of a file that is not whole
@@ -198,15 +199,14 @@ class _NewFile(NewObject):
 
     def publish(self) -> int:
         """Sync the file and its folders, too: after retention it is the only copy, and a power failure may come."""
-        self.stream.flush()
-        os.fsync(self.stream.fileno())
+        sync_file(self.stream)
         byte_count = os.fstat(self.stream.fileno()).st_size
         self.stream.close()
         self._link()
         self._part.unlink(missing_ok=True)
         for folder in self._target.parents:
             if folder == self._root or self._root in folder.parents:
-                _sync(folder)
+                sync_folder(folder)
         return byte_count
 
     def _link(self) -> None:
@@ -229,14 +229,6 @@ class _NewFile(NewObject):
 def _checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def open_storage(location: str, s3: S3Connection) -> Storage:

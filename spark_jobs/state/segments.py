@@ -24,12 +24,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from include.contracts.offsets import Offsets
+from include.runtime.durable_files import NEW, replacing
 from include.runtime.failpoints import failpoint
 from spark_jobs.decoding.arrow import array, newest_versions
 
@@ -136,7 +138,7 @@ class SegmentStore:
         Each file is read once from its start to its end, to compare its checksum, which also brings it into the page
         cache: reads in the order of a batch's keys would take minutes for what this takes seconds.
         """
-        for path in self._folder.glob("*.tmp"):
+        for path in self._folder.glob(f"*{NEW}"):
             path.unlink()
         found = sorted(self._folder.glob(_FILES), key=_place_of)
         for path in found:
@@ -262,28 +264,20 @@ class SegmentStore:
     def _write(self, place: tuple[int, int], start: Offsets, end: Offsets, chunks: Iterable[pa.Table]) -> Segment:
         """Write a file of sorted tables, and return it mapped."""
         path = self._folder / f"{place[0]:010d}-{place[1]:010d}.arrow"
-        beside = path.with_suffix(".tmp")
         about = {"format": FORMAT, **asdict(self._origin), "first": place[0], "last": place[1], "start": start,
                  "end": end}  # fmt: skip
         schema = self._schema.with_metadata({_METADATA: json.dumps(about).encode()})
-        try:
-            with beside.open("wb") as file:
-                checked = _Checked(file)
-                with pa.ipc.new_file(pa.PythonFile(checked, "w"), schema) as writer:
-                    for rows in chunks:
-                        for batch in rows.cast(schema).combine_chunks().to_batches(max_chunksize=CHUNK_ROWS):
-                            if len(batch):
-                                writer.write_batch(batch)
-                            failpoint("state.writing")
-                file.write(_TRAILER.pack(checked.crc, _MAGIC))
-                file.flush()
-                os.fsync(file.fileno())
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
-        failpoint("state.before_rename")
-        beside.rename(path)
-        _sync_folder(self._folder)
+        with replacing(path) as file:
+            checked = _Checked(file)
+            with pa.ipc.new_file(pa.PythonFile(checked, "w"), schema) as writer:
+                for rows in chunks:
+                    for batch in rows.cast(schema).combine_chunks().to_batches(max_chunksize=CHUNK_ROWS):
+                        if len(batch):
+                            writer.write_batch(batch)
+                        failpoint("state.writing")
+            file.write(_TRAILER.pack(checked.crc, _MAGIC))
+            file.flush()
+            failpoint("state.before_rename")
         failpoint("state.after_rename")
         return _mapped(path, self._origin, self._schema)
 
@@ -388,24 +382,16 @@ def _offsets(texts: dict[str, int]) -> Offsets:
     return {int(partition): offset for partition, offset in texts.items()}
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 class _Checked(io.RawIOBase):
     """A file that computes the checksum of the bytes written to it."""
 
-    def __init__(self, file: "io.BufferedWriter") -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.crc = 0
 
     def writable(self) -> bool:
         return True
 
-    def write(self, data: object) -> int:
-        self.crc = zlib.crc32(data, self.crc)  # type: ignore[arg-type]
-        return self._file.write(data)  # type: ignore[arg-type]
+    def write(self, data: Any) -> int:
+        self.crc = zlib.crc32(data, self.crc)
+        return self._file.write(data)

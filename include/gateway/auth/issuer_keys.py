@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -58,6 +59,8 @@ def parse_keys(document: object) -> dict[str, IssuerKey]:
 
     Keys without an id, for encryption, symmetric, of an unknown kind or too short are left out.
     """
+    # not by jwt.PyJWKSet: one key with "alg": "none" makes it refuse the whole set, and it takes keys for encryption,
+    # secrets and private keys, and one algorithm for each key
     if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
         raise ValueError("not a JSON Web Key Set: an object with an array `keys`")
     found: dict[str, IssuerKey] = {}
@@ -133,11 +136,9 @@ class IssuerKeys:
             except Exception:
                 log.exception("the fetch of the token issuer's keys failed")
             wait_s = self._refresh_s if self.problem is None else min(self._refresh_s, MIN_INTERVAL_S)
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
-            except TimeoutError:
-                pass
 
     async def fetch(self) -> None:
         """Fetch the keys once, in FETCH_TIMEOUT_S at most. A failure leaves them as they are."""

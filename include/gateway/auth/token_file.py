@@ -8,19 +8,22 @@ SHA-256 is enough, because tokens are random and too long to be guessed.
 import contextlib
 import fcntl
 import hashlib
-import json
 import logging
 import os
 import re
 import secrets
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
 
 from include.contracts.errors import ConfigurationError
 from include.contracts.pipelines import RAW_TOPICS
+from include.runtime.durable_files import replacing
 
 log = logging.getLogger(__name__)
 
@@ -30,25 +33,41 @@ DATA, ADMIN = "data", "admin"  # names of the tokens from GATEWAY_TOKEN and GATE
 ISSUER_PREFIX = "oidc:"  # of clients with an access token; no name in the file has a colon
 _ISSUER_SERIES = ISSUER_PREFIX + "*"
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_FIELDS = ("name", "sha256", "topics", "admin")
+_TOPICS = (*RAW_TOPICS, EVERY_TOPIC)
 _MAX_HASHES = 2
 _MAKE_ONE = "make one with: pipeline gateway tokens add NAME --topic TOPIC"
 
+_Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_Topic = Annotated[str, Meta(pattern=rf"^({'|'.join(map(re.escape, _TOPICS))})\Z")]
 
-@dataclass(frozen=True)
-class Entry:
-    """One token: its name, its hashes and its scope."""
 
-    name: str
-    sha256: tuple[str, ...]
-    topics: tuple[str, ...] = ()
-    admin: bool = False
+class Entry(msgspec.Struct, frozen=True):
+    """One token: its name, its hashes and its scope. A field's description is the remedy for a wrong value."""
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[a-z0-9][a-z0-9._-]{0,63}\Z",
+            description="give lower-case letters, digits, '.', '_' and '-', at most 64",
+        ),
+    ]
+    sha256: Annotated[
+        tuple[_Digest, ...],
+        Meta(
+            min_length=1,
+            max_length=_MAX_HASHES,
+            description="give an array of one or two hashes, 64 lower-case hex digits each",
+        ),
+    ]
+    topics: Annotated[tuple[_Topic, ...], Meta(description=f"give an array of {', '.join(_TOPICS)}")] = ()
+    admin: Annotated[bool, Meta(description="give true or false")] = False
 
     def allows(self, topic: str) -> bool:
         """True if the token may send data of this topic."""
         return topic in self.topics or EVERY_TOPIC in self.topics
+
+
+_FIELDS = {each.name: each for each in msgspec.structs.fields(Entry)}
 
 
 def is_of_issuer(client: str) -> bool:
@@ -79,7 +98,7 @@ def read(path: Path) -> tuple[Entry, ...]:
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            content = json.load(file)
+            content = msgspec.json.decode(file.read())
     except OSError as exc:
         raise ConfigurationError(f"tokens file {path}: {exc.strerror}; {_MAKE_ONE}") from exc
     except (ValueError, RecursionError) as exc:  # includes a wrong encoding; the message must not quote content
@@ -115,55 +134,38 @@ def parse(content: object) -> tuple[Entry, ...]:
 
 
 def _entry(number: int, content: object) -> Entry:
-    where = f"entry {number}"
     if not isinstance(content, dict):
-        raise ConfigurationError(f"{where}: not an object; give the fields {', '.join(_FIELDS)}")
-    name = content.get("name")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigurationError(f"{where}, name: give lower-case letters, digits, '.', '_' and '-', at most 64")
+        raise ConfigurationError(f"entry {number}: not an object; give the fields {', '.join(_FIELDS)}")
+    name = _value(f"entry {number}", content, "name")
     where = f"entry {name!r}"
     unknown = [each for each in content if each not in _FIELDS]
     if unknown:
         raise ConfigurationError(f"{where}: unknown field {unknown[0][:64]!r}; the fields are {', '.join(_FIELDS)}")
-    digests, topics, admin = content.get("sha256"), content.get("topics", []), content.get("admin", False)
-    if not (
-        isinstance(digests, list)
-        and 1 <= len(digests) <= _MAX_HASHES
-        and all(isinstance(each, str) and _DIGEST.fullmatch(each) for each in digests)
-    ):
-        raise ConfigurationError(f"{where}, sha256: give an array of one or two hashes, 64 lower-case hex digits each")
-    allowed = (*RAW_TOPICS, EVERY_TOPIC)
-    if not isinstance(topics, list) or not all(isinstance(each, str) and each in allowed for each in topics):
-        raise ConfigurationError(f"{where}, topics: give an array of {', '.join(allowed)}")
-    if not isinstance(admin, bool):
-        raise ConfigurationError(f"{where}, admin: give true or false")
-    if not topics and not admin:
+    entry = Entry(*(_value(where, content, field) for field in _FIELDS))
+    if not entry.topics and not entry.admin:
         raise ConfigurationError(f"{where}: neither topics nor admin; give it topics, or admin true")
-    return Entry(name, tuple(digests), tuple(topics), admin)
+    return entry
+
+
+def _value(where: str, content: Mapping[str, object], name: str) -> Any:
+    field = _FIELDS[name]
+    try:
+        return msgspec.convert(content.get(name, field.default), field.type)
+    except msgspec.ValidationError:
+        raise ConfigurationError(f"{where}, {name}: {field.type.__metadata__[0].description}") from None
 
 
 def write(path: Path, entries: Sequence[Entry]) -> None:
-    """Replace the file atomically, with mode 0600. Run as root, it keeps the owner. Raises ConfigurationError."""
+    """Replace the file durably, with mode 0600. Run as root, it keeps the owner. Raises ConfigurationError."""
     target = path.resolve()  # replaces the target of a symbolic link, not the link
-    content = [
-        {"name": each.name, "sha256": each.sha256, "topics": each.topics, "admin": each.admin} for each in entries
-    ]
-    text = json.dumps(content, indent=2) + "\n"
-    parse(json.loads(text))
+    content = msgspec.json.encode(entries)
+    parse(msgspec.json.decode(content))
     try:
-        descriptor, scratch = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # has mode 0600
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-                if target.exists() and os.geteuid() == 0:
-                    owner = target.stat()  # the gateway that reads the file may run as another user
-                    os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-            Path(scratch).replace(target)
-        except BaseException:
-            Path(scratch).unlink(missing_ok=True)
-            raise
+        with replacing(target, mode=0o600) as file:
+            file.write(msgspec.json.format(content) + b"\n")
+            if target.exists() and os.geteuid() == 0:
+                owner = target.stat()  # the gateway that reads the file may run as another user
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
     except OSError as exc:
         raise ConfigurationError(f"tokens file {path}: cannot be written: {exc.strerror}") from exc
 

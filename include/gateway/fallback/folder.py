@@ -5,11 +5,11 @@ import logging
 import os
 import time
 import uuid
-from contextlib import suppress
 from pathlib import Path
 
 from include.contracts.errors import ConfigurationError
 from include.gateway.ports import StoreInUse
+from include.runtime.durable_files import replacing, sync_folder
 
 log = logging.getLogger(__name__)
 
@@ -74,19 +74,8 @@ class FallbackFolder:
 
     def write_line(self, name: str, text: str) -> None:
         """Replace the content of a file with the line; durable on return. Raises OSError; nothing has changed then."""
-        path = self.path / name
-        scratch = path.with_name(f"{name}.new")
-        try:
-            with scratch.open("w", encoding="ascii") as file:
-                file.write(f"{text}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(path)
-        except OSError:
-            with suppress(OSError):
-                scratch.unlink(missing_ok=True)
-            raise
-        self.sync()
+        with replacing(self.path / name) as file:
+            file.write(f"{text}\n".encode("ascii"))
 
     def free_bytes(self) -> int:
         """Return the free space of the folder's disk."""
@@ -109,8 +98,4 @@ class FallbackFolder:
 
     def sync(self) -> None:
         """Make renames in the folder durable."""
-        fd = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_folder(self.path)
