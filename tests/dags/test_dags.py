@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from include.integrity.jobs import BASES, SITE_BASES
 from tests.support.errors import pipeline_errors
+from tests.support.messages import WRONG_PIPELINES
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINES = {"": "board_detail", "_order_detail": "order_detail"}  # by the suffix of their DAGs
@@ -49,7 +50,7 @@ def test_wrong_pipelines_are_an_import_error_of_each_dag_file(monkeypatch, names
     assert bag.dags == {}
     assert {Path(file).stem for file in bag.import_errors} == {*BASES}
     for error in bag.import_errors.values():
-        assert f"PIPELINES={names!r}: name each pipeline once, separated by commas" in error
+        assert f"PIPELINES={names!r}: {WRONG_PIPELINES}" in error
 
 
 @pytest.mark.parametrize(("base", "suffix"), DAGS)

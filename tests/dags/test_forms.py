@@ -8,8 +8,10 @@ import pytest
 from include.airflow_support.forms import DIGITS, REASON, FormError, require_reason, require_same_key
 from include.integrity.jobs import SITE_BASES
 from tests.dags.rendering import DAY, rendered, submit, texts
+from tests.support.messages import KEYS_DIFFER, NO_REASON
 
 MARK = "an unusual reason"
+INVALID = "Invalid input for param"
 FORMS = {
     "nightly_rebuild": {"catch_up_timeout_s": 77},
     "reprocess_days": {
@@ -88,7 +90,7 @@ def test_a_value_is_refused_with_its_field_or_is_the_text_that_it_is(dag_bag, da
     for value in (*ONE_LINE, *REFUSED_TEXTS, *OTHER_TYPES):
         accepted, refusal = outcome(dag, form | {field: value})
         if accepted is None:
-            assert f"Invalid input for param {field}: " in refusal
+            assert f"{INVALID} {field}: " in refusal
         elif value is None:  # of an optional field
             assert "null" in dag.params.get_param(field).schema["type"]
         else:
@@ -102,7 +104,7 @@ def test_a_reason_is_one_line_of_printable_text(dag_bag, dag_id):
     for value in ONE_LINE:
         assert submit(dag_bag.dags[dag_id], FORMS[dag_id] | {"reason": value})["reason"] == value
     for value in REFUSED_TEXTS:
-        with pytest.raises(ValueError, match=f"^Invalid input for param reason: '{REASON}' was expected\n"):
+        with pytest.raises(ValueError, match=f"^{INVALID} reason: '{REASON}' was expected\n"):
             submit(dag_bag.dags[dag_id], FORMS[dag_id] | {"reason": value})
 
 
@@ -114,7 +116,7 @@ def test_a_form_is_a_dry_run_by_default_and_needs_a_reason(dag_bag, dag_id):
     del form["reason"]
     if dag_id == "reconcile_sources":  # its nightly runs have none
         assert submit(dag_bag.dags[dag_id], form)["reason"] is None
-        with pytest.raises(FormError, match=r"reason=None: say why"):
+        with pytest.raises(FormError, match=f"reason=None: {NO_REASON}"):
             require_reason(None)
     else:
         with pytest.raises(ValueError, match="reason"):
@@ -135,13 +137,13 @@ def test_a_person_is_forgotten_by_one_job_with_the_values_of_the_form(dag_bag, i
 @pytest.mark.parametrize("key", [9007199254740993, 7, 7.0, "7.0", "1e3", "07", " 7", "-0", "", "9" * 20, "7; --", None])
 def test_a_key_that_is_not_written_in_digits_is_refused_since_a_browser_would_round_a_number(dag_bag, key):
     why = f"'{DIGITS}' was expected" if isinstance(key, str) else "is not of type 'string'"
-    with pytest.raises(ValueError, match=f"^Invalid input for param key: .*{why}\n"):
+    with pytest.raises(ValueError, match=f"^{INVALID} key: .*{why}\n"):
         submit(dag_bag.dags["forget_member"], FORMS["forget_member"] | {"key": key})
 
 
 def test_a_key_is_typed_twice(dag_bag):
     require_same_key("7", "7")
-    with pytest.raises(FormError, match=r"key_again='8': key=7 differs; type the same key twice"):
+    with pytest.raises(FormError, match=f"key_again='8': key=7 {KEYS_DIFFER}"):
         require_same_key("7", "8")
     with pytest.raises(FormError, match=r"key='9223372036854775808': not from -9223372036854775808 to 92"):
         require_same_key("9223372036854775808", "9223372036854775808")

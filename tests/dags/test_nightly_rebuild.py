@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.messages import DAY_NOT_OVER, DAYS_NOT_REBUILT, NO_DAY
+
 STARTED_AT = dt.datetime(2026, 11, 20, 19, tzinfo=dt.UTC)
 
 
@@ -81,7 +83,7 @@ def test_a_backfill_whose_last_day_is_not_over_is_refused_as_a_whole(timetable, 
     if is_over:
         assert [info.partition_key for info in infos] == ["2026-11-18", "2026-11-19", "2026-11-20"]
         return
-    with pytest.raises(InvalidBackfillDate, match=f"^to={last[:10]}: that day is not over in Asia/Seoul before "):
+    with pytest.raises(InvalidBackfillDate, match=f"^to={last[:10]}: {DAY_NOT_OVER} "):
         next(infos)
 
 
@@ -96,7 +98,7 @@ def test_a_backfill_of_a_year_that_the_contract_does_not_have_is_refused(timetab
 
 @pytest.mark.parametrize("key", [None, "", "2026-11-20"])
 def test_a_run_by_hand_is_refused_since_it_has_no_day(timetable, key):
-    with pytest.raises(ValueError, match="a manual run has no day"):
+    with pytest.raises(ValueError, match=NO_DAY):
         timetable.resolve_partition_date(key)
 
 
@@ -190,7 +192,7 @@ class TestStartDays:
     def test_a_paused_dag_whose_events_airflow_would_drop_fails_the_night_with_the_remedy(self, start):
         from include.airflow_support.assets import DagPaused
 
-        with pytest.raises(DagPaused, match="days 2026-11-19, 2026-11-20 are not rebuilt: unpause rebuild_day"):
+        with pytest.raises(DagPaused, match=f"days 2026-11-19, 2026-11-20 {DAYS_NOT_REBUILT}"):
             start(["2026-11-19", "2026-11-20"], is_paused=True)
 
     def test_its_asset_starts_the_days_of_its_own_pipeline(self, dag_bag):

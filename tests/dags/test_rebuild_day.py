@@ -10,6 +10,7 @@ import pytest
 from include.runtime.process_tree import is_running, kill
 from tests.dags.rendering import DAY, rendered
 from tests.servers import wait_until
+from tests.support.messages import RECORDS_REACHED
 
 FORM = {"from": DAY, "to": DAY, "reason": "a test"}
 
@@ -110,10 +111,10 @@ def test_a_day_that_newer_records_reached_meanwhile_is_not_green_and_fails_no_ni
     from include.airflow_support import steps
 
     def refuse(pipeline, day):
-        raise steps.NeedsRebuild("2 records reached the day after it was built", day=day)
+        raise steps.NeedsRebuild(f"2 {RECORDS_REACHED}", day=day)
 
     monkeypatch.setattr(steps, "certify", refuse)
-    with pytest.raises(AirflowSkipException, match="not certified: 2 records reached the day"):
+    with pytest.raises(AirflowSkipException, match=f"not certified: 2 {RECORDS_REACHED}"):
         dag_bag.dags["rebuild_day"].get_task("certify").python_callable("board_detail", DAY)
 
 

@@ -7,6 +7,7 @@ from include.contracts.errors import ConfigurationError
 from include.integrity.jobs import dag_ids
 from include.runtime.s3_connection import S3Connection
 from include.runtime.settings import Settings, pipeline_names
+from tests.support.messages import WRONG_PIPELINES
 
 LEAST = {"KAFKA_BOOTSTRAP_SERVERS": "k:9092", "DATABASE_HOST": "db"}
 
@@ -236,10 +237,7 @@ def test_the_pipelines_that_run_side_by_side():
     assert pipeline_names({"PIPELINE": "order_detail"}) == ["order_detail"]
     assert pipeline_names({"PIPELINES": "board_detail, order_detail"}) == ["board_detail", "order_detail"]
     for wrong in ("board_detail,board_detail", "orders", "board_detail,", "../pipelines/board_detail", "9" * 300):
-        with pytest.raises(
-            ConfigurationError,
-            match=r"PIPELINES=.*: name each pipeline once, separated by commas; known: board_detail, order_detail",
-        ):
+        with pytest.raises(ConfigurationError, match=f"PIPELINES=.*: {WRONG_PIPELINES}"):
             pipeline_names({"PIPELINES": wrong})
 
 

@@ -11,6 +11,8 @@ from pipeline.__main__ import main as command
 from tests.support.migrations import make_up_here
 from tests.support.pipeline import migrated, rows
 
+BEHIND = "the database is behind this version; run the migrations"
+
 
 def test_a_database_at_an_earlier_revision_is_migrated(postgres, tmp_path, monkeypatch):
     settings = migrated(None, postgres, "earlier_version", tmp_path)
@@ -19,7 +21,7 @@ def test_a_database_at_an_earlier_revision_is_migrated(postgres, tmp_path, monke
     [revision] = make_up_here(
         monkeypatch, tmp_path / "migrations", "ALTER TABLE detail_live ADD COLUMN made_up integer DEFAULT 7"
     )
-    with pytest.raises(ContractMismatch, match=rf"behind this version.*{before}.*{revision}"):
+    with pytest.raises(ContractMismatch, match=rf"{BEHIND}.*{before}.*{revision}"):
         require_schema(settings.database, "stream")
     assert migrate(settings) == revision
     require_schema(settings.database, "stream")
@@ -59,6 +61,6 @@ def test_commands_and_tasks_name_a_database_that_is_behind(postgres, tmp_path, m
         (steps.days_of_the_night, ("2026-11-20", "scheduled")),
         (tasks.collect_orphans.function, ()),
     ):
-        with pytest.raises(ContractMismatch, match="the database is behind this version; run the migrations"):
+        with pytest.raises(ContractMismatch, match=BEHIND):
             step("board_detail", *arguments)
     assert command(["days", "status"]) == 78

@@ -16,6 +16,7 @@ from include.runtime.settings import Settings
 from tests.support.catalogue import catalogue
 from tests.support.clone import version_in
 from tests.support.database import database_environment
+from tests.support.messages import OTHER_PIPELINE
 from tests.support.migrations import ROOT, last_tag
 from tests.unit.test_exit_codes import COMMANDS, JOBS, OF_NO_SETTINGS, exit_code_of
 
@@ -80,7 +81,7 @@ def test_the_database_of_one_pipeline_is_refused_to_another(databases, postgres)
         settings = Settings.from_environment(environment | database_environment(postgres, name))
         before = catalogue(connection)
         for call in (lambda s=settings: migrate(s), lambda s=settings: require_schema(s.database, "stream")):
-            with pytest.raises(ContractMismatch, match=f"database {name} is not that of pipeline order_detail; set"):
+            with pytest.raises(ContractMismatch, match=f"database {name} {OTHER_PIPELINE}"):
                 call()
         assert catalogue(connection) == before
         with connection.cursor() as cursor:
@@ -106,7 +107,7 @@ def test_every_command_refuses_the_database_of_another_pipeline(databases, postg
     for name, value in {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", "PIPELINE": "order_detail", **ours}.items():
         monkeypatch.setenv(name, value)
     assert exit_code_of(command, monkeypatch) == MISCONFIGURED
-    assert "database created is not that of pipeline order_detail; set DATABASE_NAME or PIPELINE" in caplog.text
+    assert f"database created {OTHER_PIPELINE}" in caplog.text
 
 
 def test_a_database_of_another_pipeline_has_its_columns_and_types(postgres):

@@ -9,6 +9,7 @@ import pytest
 from demo.airflow_client import AirflowRefused
 from tests.servers import wait_until
 from tests.support.browser import logged_in
+from tests.support.messages import DAY_NOT_OVER
 from tests.support.pipeline import ROOT
 
 pytestmark = pytest.mark.timeout(600)
@@ -66,7 +67,7 @@ def test_a_backfill_that_reaches_beyond_yesterday_is_refused_and_holds_up_no_oth
     body = {"dag_id": "nightly_rebuild", "from_date": f"{day}T00:00:00Z", "to_date": f"{last}T00:00:00Z"}
     answer = httpx.post(f"{address}/{path}", headers=headers, json=body)
     assert answer.status_code == 422, answer.text
-    assert f"to={last}: that day is not over in Asia/Seoul before" in answer.text
+    assert f"to={last}: {DAY_NOT_OVER}" in answer.text
     made = httpx.get(f"{address}/backfills", headers=headers, params={"dag_id": "nightly_rebuild"}).raise_for_status()
     assert [each for each in made.json()["backfills"] if each["completed_at"] is None] == []
 

@@ -11,6 +11,7 @@ from include.database.sessions import connect
 from tests.fakes.events import member
 from tests.support.airflow import RUN_DEADLINE_S, held, noon, post, post_board, returned
 from tests.support.broker import Broker
+from tests.support.messages import KEYS_DIFFER, NO_REASON
 from tests.support.pipeline import rows
 from tests.support.publication import publish
 from tests.support.serving import build, row
@@ -61,7 +62,7 @@ def test_a_row_without_its_record_is_counted_and_then_published(pipeline, run, o
     assert returned(pipeline, published, "reconcile")[0]["produced"] == 1
     assert [(value["id"], value["nickname"]) for value in records()] == [(400, "별")]
 
-    with pytest.raises(RunFailed, match="reason='': say why"):
+    with pytest.raises(RunFailed, match=f"reason='': {NO_REASON}"):
         run("reconcile_sources")
 
 
@@ -95,7 +96,7 @@ def test_a_person_is_counted_and_then_forgotten(pipeline, run, operator, today):
     def forgotten():
         return rows(pipeline.settings, "SELECT reason FROM forgotten_key")
 
-    with pytest.raises(RunFailed, match="key_again='451': key=450 differs; type the same key twice"):
+    with pytest.raises(RunFailed, match=f"key_again='451': key=450 {KEYS_DIFFER}"):
         run("forget_member", key="450", key_again="451", reason="request 12", dry_run=False)
     counted = run("forget_member", key="450", key_again="450", reason=HOSTILE)
     assert any("would be removed" in line for line in operator.task_log(counted, "forget"))

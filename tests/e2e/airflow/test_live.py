@@ -33,6 +33,7 @@ from tests.support.airflow import (
     wait_for_question,
 )
 from tests.support.certifying import take_everything
+from tests.support.messages import DAY_NOT_OVER, DAYS_NOT_REBUILT, NO_DAY
 from tests.support.pipeline import rows
 
 pytestmark = pytest.mark.timeout(600)  # a Spark job takes 15 s here, and minutes on a busy machine
@@ -108,7 +109,7 @@ def test_a_night_says_that_its_days_cannot_start(operator, today):
     operator.pause("rebuild_day")
     try:
         night = operator.backfill_day("nightly_rebuild", day.date, {"catch_up_timeout_s": 0})
-        with pytest.raises(RunFailed, match=f"days {day} are not rebuilt: unpause rebuild_day, then clear this task"):
+        with pytest.raises(RunFailed, match=f"days {day} {DAYS_NOT_REBUILT}"):
             operator.wait(night, RUN_DEADLINE_S)
     finally:
         operator.unpause("rebuild_day")
@@ -339,7 +340,7 @@ def test_a_paused_dag_is_an_alert(pipeline, operator):
 
 def test_a_day_that_is_not_over_is_refused_at_once_with_the_remedy(pipeline, operator, today):
     tomorrow = today.before(-1)  # today may be over by now
-    with pytest.raises(RunFailed, match=f"to={tomorrow}: that day is not over in Asia/Seoul"):
+    with pytest.raises(RunFailed, match=f"to={tomorrow}: {DAY_NOT_OVER}"):
         operator.wait(operator.trigger("reprocess_days", reprocessing(tomorrow)), RUN_DEADLINE_S)
 
 
@@ -349,7 +350,7 @@ def test_form_is_checked_before_a_run_starts(operator):
 
 
 def test_nightly_run_by_hand_is_refused_since_it_has_no_day(operator):
-    with pytest.raises(AirflowRefused, match="a manual run has no day"):
+    with pytest.raises(AirflowRefused, match=NO_DAY):
         operator.trigger("nightly_rebuild", {})
 
 

@@ -31,6 +31,7 @@ SIGN_UP = "INSERT INTO site.member (nickname, created_at, modified_at) VALUES (%
 SIGNED_UP = "SELECT nickname FROM site.member ORDER BY id"
 UNRECONCILED = "SELECT replayed_until FROM database_timeline WHERE reconciled_at IS NULL"
 NEW_ID = "SELECT nextval('site.member_id_seq')"
+UNFINISHED = "did not end: run `make restore` again"
 ARCHIVE_ID = "SELECT value FROM pipeline_setting WHERE name = 'archive_id'"
 
 
@@ -165,7 +166,7 @@ def test_an_interrupted_restore_is_repeated_as_a_whole(
         patched.setattr("stack.backup.copy_private", ends)
         with pytest.raises(SystemExit):
             restore(elsewhere, moved_to(made, elsewhere))
-    with pytest.raises(StackError, match="did not end: run `make restore` again"):
+    with pytest.raises(StackError, match=UNFINISHED):
         up(elsewhere, only=("postgres",))
     down(elsewhere)
     (elsewhere.state / "fallback" / "idempotency.sqlite").touch()
@@ -183,7 +184,7 @@ def test_a_restore_that_was_killed_between_its_renames_is_repeated(made: BackedU
     data = made.layout.postgres / "data"
     data.rename(data.with_name("data.replaced"))
     data.with_name("restore.unfinished").touch()
-    with pytest.raises(StackError, match="did not end: run `make restore` again"):
+    with pytest.raises(StackError, match=UNFINISHED):
         up(made.layout, only=("postgres",))
     down(made.layout)
     with pytest.raises(StackError, match="has no"):

@@ -10,6 +10,7 @@ import pytest
 
 from stack.bootstrap import ensure_environment
 from stack.layout import Layout, StackError
+from tests.support.messages import IN_USE, INSTALL_FAILED
 
 USER = "import sys; print('ready', flush=True); sys.stdin.readline(); import tiny; print(tiny.VERSION, flush=True)"
 
@@ -62,7 +63,7 @@ def installed(layout: Layout) -> str:
 
 def test_environment_in_use_is_not_replaced(layout, user, index):
     (layout.root / "requirements.lock").write_text(index("2.0"))
-    with pytest.raises(StackError, match=f"must be replaced and is in use, end that first.*pid {user.pid}"):
+    with pytest.raises(StackError, match=f"{IN_USE}.*pid {user.pid}"):
         ensure_environment(layout)
     assert user.communicate("go\n")[0] == "1.0\n"
 
@@ -72,7 +73,7 @@ def test_unreachable_index_leaves_the_environment_as_it_is(layout, monkeypatch):
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     lock = "--index-url http://127.0.0.1:9/simple\ntiny==3.0 --hash=sha256:" + "0" * 64 + "\n"
     (layout.root / "requirements.lock").write_text(lock)
-    with pytest.raises(StackError, match=r"installing dependencies failed, see .*: check the network"):
+    with pytest.raises(StackError, match=f"{INSTALL_FAILED}, see .*: check the network"):
         ensure_environment(layout)
     assert installed(layout) == "1.0"
 

@@ -15,6 +15,7 @@ import pytest
 
 from stack import bootstrap
 from stack.layout import Layout, StackError
+from tests.support.messages import INSTALL_FAILED
 
 # Builds a wheel of `pyspark` that says by which version of the builder it was made.
 BUILDER = """
@@ -98,7 +99,7 @@ def test_a_package_is_built_with_what_the_lock_names(index, tmp_path):
 def test_no_other_package_is_built(index, tmp_path):
     locked = index.builder("1.0")
     packages = f"surprise==1.0 --hash=sha256:{index.source('surprise')}\n"
-    with pytest.raises(StackError, match="installing dependencies failed"):
+    with pytest.raises(StackError, match=INSTALL_FAILED):
         install(tmp_path, f"builder==1.0 --hash=sha256:{locked}\n", packages)
     assert "surprise" in (tmp_path / ".state" / "logs" / "setup.log").read_text()
 

@@ -19,6 +19,7 @@ from include.kafka.reader import TopicTail
 from tests.fakes.events import board, member
 from tests.servers import wait_until
 from tests.support.certifying import nothing_waits, take_everything
+from tests.support.messages import RECORDS_REACHED
 from tests.support.pipeline import produce, rows, with_topics
 from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, row
@@ -161,7 +162,7 @@ class TestCertifying:
         assert caught_up_certificate(settings).reason is None
         send(settings, 7, MORNING)
         certificate = caught_up_certificate(settings)
-        assert "1 records reached the day" in certificate.reason
+        assert f"1 {RECORDS_REACHED}" in certificate.reason
         assert certificate.needs_only_rebuild
 
     def test_refuses_while_the_stream_is_behind(self, settings):

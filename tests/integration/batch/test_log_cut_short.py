@@ -22,6 +22,7 @@ from spark_jobs.batch.sources import Known, Taken, archive_sources
 from spark_jobs.connectors.splits import TopicSplit, read_split
 from tests.support.archive import DAY, NOON, STREAM, TABLE, Archive, a_board, a_member
 from tests.support.certifying import certify_alone
+from tests.support.messages import LOG_BEGINS_LATER, RECORD_IS_GONE, TAKEN_IS_GONE
 from tests.support.pipeline import rows
 from tests.support.publication import publish
 
@@ -81,7 +82,7 @@ def test_a_log_that_begins_after_the_days_start_is_refused_without_an_archive(ar
 
     cut(archive, partition, end - 2)
 
-    with pytest.raises(MissingRange, match=rf"log begins after the day's start.*day={DAY}.*{partition}: {end - 2}"):
+    with pytest.raises(MissingRange, match=f"{LOG_BEGINS_LATER}.*day={DAY}.*{partition}: {end - 2}"):
         planned(archive, Known())
 
 
@@ -104,7 +105,7 @@ def test_a_known_record_before_the_logs_start_is_refused(archive):
     archive.send([a_board(number) for number in range(3000, 3020)], LONG_AGO)
     cut(archive, partition, end)
 
-    with pytest.raises(MissingRange, match=f"a record of the day was at offset {first}"):
+    with pytest.raises(MissingRange, match=f"{RECORD_IS_GONE} {first}"):
         planned(archive, Known(stream={partition: first}))
 
 
@@ -114,7 +115,7 @@ def test_records_that_the_stream_never_took_are_refused(archive):
     archive.send([a_board(number) for number in range(3000, 3020)], LONG_AGO)
     cut(archive, partition, end)
 
-    with pytest.raises(MissingRange, match=f"the stream took the records before {end - 1}"):
+    with pytest.raises(MissingRange, match=f"{TAKEN_IS_GONE} {end - 1}"):
         planned(archive, Known(taken={partition: Taken(end - 1, NOON)}))
     # what came long after the day is not of it
     planned(archive, Known(taken={partition: Taken(end - 1, DAY.end + dt.timedelta(days=2))}))

@@ -16,6 +16,7 @@ from include.integrity.days.pruning import collect_orphans, cover, prune
 from include.integrity.days.publication import SPEED_LAYER, Published, UndoRefused, redo, undo
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone
+from tests.support.messages import NOT_KEPT, NOTHING_BUILT
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import open_as, publish
 from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
@@ -257,10 +258,9 @@ def test_a_day_is_certified_when_its_balance_adds_up(settings):
 
 def test_a_lost_board_is_noticed(settings):
     build(settings, [row(1, 0)], cut=5, run_id="r", raw_distinct=2)
-    with pytest.raises(BalanceBroken, match="raw_distinct=2"):
-        verify(settings, DAY, "r")
-    with pytest.raises(BalanceBroken, match="raw_distinct=2"):
-        publish(settings, DAY, "r")
+    for step in (verify, publish):
+        with pytest.raises(BalanceBroken, match="raw_distinct=2"):
+            step(settings, DAY, "r")
     assert rows(settings, VIEW) == []
 
 
@@ -320,7 +320,7 @@ def test_rows_that_were_dropped_while_the_servers_clock_was_ahead_refuse_no_late
     build(settings, [row(1, 0)], cut=1, run_id="first")
     publish(settings, DAY, "first")
     rows(settings, "UPDATE day_publication SET undoable_since = now() + interval '1 year'")
-    with pytest.raises(UndoRefused, match="not kept any more"):
+    with pytest.raises(UndoRefused, match=NOT_KEPT):
         undo(settings, DAY, "test")
     serve(store, [row(2, 1)])
     build(settings, [row(1, 0), row(2, 1)], cut=2, run_id="second")
@@ -329,7 +329,7 @@ def test_rows_that_were_dropped_while_the_servers_clock_was_ahead_refuse_no_late
 
 
 def test_there_is_nothing_to_publish_before_a_build(settings):
-    with pytest.raises(NothingBuilt, match="rebuild the day first"):
+    with pytest.raises(NothingBuilt, match=NOTHING_BUILT):
         publish(settings, DAY, "r")
 
 

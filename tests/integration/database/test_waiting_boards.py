@@ -18,6 +18,7 @@ from include.integrity.days.publication import UndoRefused, redo, undo
 from spark_jobs.speed.pending_store import Coordinates, PendingRecord, PendingStore
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone
+from tests.support.messages import NOT_KEPT
 from tests.support.oracle import Version, author
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
@@ -227,7 +228,7 @@ def test_covered_records_are_removed_when_no_undo_needs_them(settings, store, jo
     rows(settings, "UPDATE publication SET made_at = made_at - interval '30 days'")
     collect_orphans(settings)
     assert rows(settings, "SELECT * FROM pending_record") == []
-    with pytest.raises(UndoRefused, match="not kept any more"):
+    with pytest.raises(UndoRefused, match=NOT_KEPT):
         undo(settings, DAY, "test")
 
 

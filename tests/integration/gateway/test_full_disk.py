@@ -6,6 +6,7 @@ from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.full_disk import small_disk
 from tests.support.http import HTTP
+from tests.support.messages import NOT_WRITABLE
 
 OK, MIXED, UNAVAILABLE = 200, 207, 503
 SIZE_BYTES = 64 << 20
@@ -121,7 +122,7 @@ def test_read_only_folder_is_a_wrong_setting(broker, disk, tmp_path):
     gateway = disk.gateway(tmp_path, broker.bootstrap_servers)
     with disk.read_only():
         assert gateway.launch().wait(30) == 78
-    assert "make it writable" in gateway.log.read_text()
+    assert NOT_WRITABLE in gateway.log.read_text()
     gateway.start()
     assert gateway.terminate() == 0
     with disk.read_only():  # also with a store that is there

@@ -34,6 +34,7 @@ from tests.support.broker import producers_times
 from tests.support.database import database_environment, migrated
 from tests.support.gateway_process import GatewayProcess
 from tests.support.http import HTTP
+from tests.support.messages import OTHER_PIPELINE
 
 DATABASE = "gateway_reconcile"
 FIRST_ID = 7_000_000_000  # ids that no other test's records have: the topics are shared
@@ -121,7 +122,7 @@ def test_missing_versions_are_produced_and_a_second_run_finds_none(broker, datab
 
 def test_the_database_of_another_pipeline_is_refused(database, environment):
     settings = Settings.from_environment(environment | {"PIPELINE": "order_detail"})
-    with pytest.raises(ContractMismatch, match="is not that of pipeline order_detail; set DATABASE_NAME or PIPELINE"):
+    with pytest.raises(ContractMismatch, match=OTHER_PIPELINE):
         reconcile_sources(settings, Scope(None, dry_run=True))
 
 

@@ -17,6 +17,7 @@ from include.gateway.fallback.file import FallbackFile
 from include.gateway.fallback.salvage import row_of
 from include.gateway.ports import StoreUnavailable
 from tests.fakes.events import record
+from tests.support.messages import NOT_WRITABLE
 from tests.support.stores import open_in, read_all, store_in
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -278,7 +279,7 @@ def test_disk_that_fails_is_unavailable_and_recovers_by_itself(tmp_path):
 
 def test_folder_that_cannot_be_made_is_a_wrong_setting(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match="make it writable"):
+    with pytest.raises(ConfigurationError, match=NOT_WRITABLE):
         asyncio.run(open_in(tmp_path / "file" / "fallback"))
 
 

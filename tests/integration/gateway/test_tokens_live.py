@@ -13,6 +13,7 @@ from tests.fakes.events import board, member
 from tests.servers import wait_until
 from tests.support.gateway_process import ROOT, TOKENS, GatewayProcess
 from tests.support.http import HTTP
+from tests.support.messages import NO_TOKENS_FILE
 
 
 @pytest.fixture
@@ -119,4 +120,4 @@ def test_a_gateway_whose_file_is_missing_or_damaged_does_not_start(tmp_path, con
 def test_an_exposed_gateway_without_a_file_does_not_start(tmp_path):
     gateway = GatewayProcess.over(tmp_path, "127.0.0.1:9", GATEWAY_HOST="0.0.0.0", GATEWAY_TOKENS_FILE="")
     assert gateway.launch().wait(timeout=30) == os.EX_CONFIG
-    assert "GATEWAY_TOKENS_FILE is not set" in gateway.log.read_text()
+    assert NO_TOKENS_FILE in gateway.log.read_text()

@@ -30,6 +30,7 @@ from stack.machine import unused
 from tests.servers import wait_until
 from tests.support.certifying import OTHER_STORE, STORE, all_is_known, certify_alone, gateway_with
 from tests.support.http import HTTP
+from tests.support.messages import RECORDS_REACHED
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.publication import open_as, publish
 from tests.support.serving import DAY, NOON, build, duplicate, exclude, opened_store, row, serve
@@ -251,7 +252,7 @@ def test_a_day_that_something_reached_since_its_build_is_not_certified(settings,
         certificate = certify_alone(settings, DAY)
     finally:
         store.close()
-    assert "records reached the day after it was built" in (certificate.reason or "")
+    assert RECORDS_REACHED in (certificate.reason or "")
     assert certificate.needs_only_rebuild
     assert rows(settings, f"{STATUS} WHERE day = %s", (DAY.date,)) == [("rebuilt", False)]
 
@@ -272,7 +273,7 @@ def test_the_task_of_a_dirty_day_waits_for_a_rebuild_unless_a_person_has_to_look
         for name, value in {**variables, "GATEWAY_URL": url, "GATEWAY_ADMIN_TOKEN": "admin"}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(certificate_module, "certify", partial(certify_alone, ask_gateways=unsent))
-        with pytest.raises(error, match="1 records reached the day after it was built"):
+        with pytest.raises(error, match=f"1 {RECORDS_REACHED}"):
             steps.certify("board_detail", str(DAY))
 
 
@@ -286,7 +287,7 @@ def test_a_batch_that_marks_the_day_meanwhile_is_waited_for(settings):
         waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'certify' AND wait_event_type = 'Lock'"
         wait_until(lambda: rows(settings, waits, role="pipeline_owner") == [(1,)], 30, "it waits for the batch")
         batch.commit()
-        assert "1 records reached the day" in (certifying.result(30).reason or "")
+        assert f"1 {RECORDS_REACHED}" in (certifying.result(30).reason or "")
     assert rows(settings, STATUS) == [("rebuilt", False)]
 
 

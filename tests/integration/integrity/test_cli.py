@@ -10,6 +10,7 @@ from include.contracts.day import Day
 from include.database.generation_store import GenerationStore
 from include.database.named import query
 from pipeline.__main__ import main
+from tests.support.messages import DAY_NOT_OVER, NOTHING_BUILT
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, build, opened_store, row, serve
@@ -151,7 +152,7 @@ class TestStatus:
 class TestRefusals:
     def test_nothing_built_is_told_with_the_remedy(self, run, caplog):
         assert run("publish", "--day", str(DAY)) == (REFUSED, "")
-        assert "rebuild the day first" in caplog.text
+        assert NOTHING_BUILT in caplog.text
 
     def test_a_day_that_is_none(self, run, caplog):
         assert run("verify", "--day", "yesterday") == (USAGE, "")
@@ -159,7 +160,7 @@ class TestRefusals:
 
     def test_a_day_that_is_not_over_is_refused_before_anything_is_built(self, settings, run, caplog):
         assert run("rebuild", "--day", "2199-12-31") == (REFUSED, "")
-        assert "not over" in caplog.text
+        assert DAY_NOT_OVER in caplog.text
         assert rows(settings, "SELECT count(*) FROM generation") == [(0,)]
 
     def test_a_day_past_the_window_is_refused_before_anything_is_built(self, run, caplog):

@@ -25,6 +25,7 @@ from pipeline.__main__ import main
 from spark_jobs.batch.rebuild import rebuild_day
 from tests.support.certifying import certify_alone
 from tests.support.examples import examples
+from tests.support.messages import DAY_NOT_OVER
 from tests.support.pipeline import environment, grown_up, migrated, rows
 from tests.support.serving import DAY, build, row
 
@@ -125,7 +126,7 @@ def test_yesterday_is_listed_once_also_when_it_is_dirty(settings, yesterday):
 def test_a_day_that_is_not_over_is_refused_and_no_night_takes_it(settings, yesterday):
     today = yesterday.before(-1)
     opened(settings, today)
-    with pytest.raises(DayNotOver, match=f"day={today}: that day is not over in Asia/Seoul"):
+    with pytest.raises(DayNotOver, match=f"day={today}: {DAY_NOT_OVER}"):
         chosen(settings, today)
     assert chosen(settings, yesterday) == []
 
@@ -140,7 +141,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_done_to_a_day_that_is_not_over(settings, yesterday, way):
     today = yesterday.before(-1)
-    with pytest.raises(DayNotOver, match=f"day={today}: that day is not over in Asia/Seoul before .*; wait until then"):
+    with pytest.raises(DayNotOver, match=f"day={today}: {DAY_NOT_OVER} .*; wait until then"):
         WAYS[way](settings, today)
 
 
@@ -151,7 +152,7 @@ def test_a_command_refuses_a_day_that_is_not_over(
     for name, value in environment(None, postgres, "days_to_rebuild", tmp_path).items():
         monkeypatch.setenv(name, value)
     assert main(["days", command, "--day", str(yesterday.before(-1))]) == REFUSED
-    assert "that day is not over in Asia/Seoul" in caplog.text
+    assert DAY_NOT_OVER in caplog.text
 
 
 def test_a_day_that_a_person_holds_is_left_alone_and_told(settings, yesterday, caplog):

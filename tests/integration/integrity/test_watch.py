@@ -30,6 +30,7 @@ from tests.support.publication import publish
 from tests.support.serving import build, opened_store, pending, row, serve
 
 LOOK = 3
+REBUILDABLE = "can still be rebuilt"
 
 
 def watch(settings):
@@ -118,7 +119,7 @@ def test_a_day_of_records_that_came_late_is_not_lost_before_the_archive_has_look
         return [one.name for one in found if one.subject in (str(long_ago), "")], page.countdown, page.can_rebuild
 
     assert shown() == ([], "not known yet", False)
-    with pytest.raises(NothingToAcknowledge, match="can still be rebuilt"):
+    with pytest.raises(NothingToAcknowledge, match=REBUILDABLE):
         acknowledge(settings, long_ago, "too early", "mina")
     grown_up(settings)
     assert shown() == (["day_lost"], "no longer", False)
@@ -184,7 +185,7 @@ def test_a_day_that_can_be_rebuilt_is_acknowledged_alone_and_only_if_no_night_wo
     rows(settings, "INSERT INTO day_publication (day) VALUES (%s)", (unpublished.date,))
 
     for day, and_before in ((held, True), (dirty, False), (unpublished, False)):
-        with pytest.raises(NothingToAcknowledge, match="can still be rebuilt"):
+        with pytest.raises(NothingToAcknowledge, match=REBUILDABLE):
             acknowledge(settings, day, "a test", "mina", and_before)
     for day in (held, uncertified):
         assert [one.day for one in acknowledge(settings, day, "a test", "mina")] == [day.date]

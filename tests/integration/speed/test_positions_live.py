@@ -12,6 +12,7 @@ from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.connectors.kafka import stream_reader
 from spark_jobs.speed.positions import refuse_replaced, starting_position
 from tests.servers import wait_until
+from tests.support.messages import LEDGER_AND_TOPIC
 from tests.support.pipeline import migrated, rows
 from tests.support.topic_log import TopicLog, advance, taken_lease
 
@@ -87,9 +88,7 @@ class TestStart:
         advance(settings, log, topic, {0: 1, 1: 3})
         log.delete_before(topic, 0, 4)
         log.delete_before(topic, 1, 3)
-        with pytest.raises(
-            RangeExpired, match=r"partition 0: the ledger is at 1, the topic holds 4 to 5, 3 records"
-        ) as e:
+        with pytest.raises(RangeExpired, match=f"{LEDGER_AND_TOPIC.format(0, 1, 4, 5)}, 3 records") as e:
             begin(log, ledger, topic)
         assert "partition 1" not in str(e.value)
         assert rows(settings, LEDGER) == [("serve", 0, 1), ("serve", 1, 3)]
@@ -103,7 +102,7 @@ class TestStart:
         log.make(topic)
         log.send(topic, 0, 9)
         log.send(topic, 1, 9)
-        with pytest.raises(TopicReplaced, match="partition 0: the ledger is at 5, the topic holds 0 to 9"):
+        with pytest.raises(TopicReplaced, match=LEDGER_AND_TOPIC.format(0, 5, 0, 9)):
             begin(log, ledger, topic)
         with pytest.raises(TopicReplaced, match=re.escape(f"was={before}")):  # the look of a query that runs
             refuse_replaced(log.offsets, "serve", topic, before)
@@ -112,7 +111,7 @@ class TestStart:
     def test_a_ledger_beyond_the_end_is_refused(self, begin, log, ledger, settings, topic):
         begin(log, ledger, topic)
         advance(settings, log, topic, {0: 6, 1: 3})
-        with pytest.raises(LedgerBeyondEnd, match="partition 0: the ledger is at 6, the topic holds 0 to 5"):
+        with pytest.raises(LedgerBeyondEnd, match=LEDGER_AND_TOPIC.format(0, 6, 0, 5)):
             begin(log, ledger, topic)
 
     def test_a_topic_that_does_not_exist_is_named(self, begin, log, ledger):

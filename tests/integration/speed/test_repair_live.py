@@ -25,6 +25,7 @@ from include.database.offset_ledger import OffsetLedger
 from spark_jobs.repair import ManualReject, Place, Repair, reject, run
 from spark_jobs.speed.positions import starting_position
 from stack.machine import unused
+from tests.support.messages import LEDGER_AND_TOPIC, REPAIR
 from tests.support.pipeline import ROOT, environment, migrated, rows
 from tests.support.topic_log import TopicLog, advance, taken_lease
 
@@ -284,6 +285,6 @@ class TestRepair:
             timeout=240, env={**os.environ, **variables, "PYTHONPATH": str(ROOT)})  # fmt: skip
         assert ended.returncode == 78, ended.stderr[-3000:]
         assert "RangeExpired: " in ended.stderr
-        assert "partition 0: the ledger is at 5, the topic holds 8 to 9, 3 records lost" in ended.stderr
-        assert "pipeline stream repair --consumer serve --dry-run" in ended.stderr
+        assert f"{LEDGER_AND_TOPIC.format(0, 5, 8, 9)}, 3 records lost" in ended.stderr
+        assert REPAIR.format("serve") in ended.stderr
         assert rows(settings, LEDGER) == before

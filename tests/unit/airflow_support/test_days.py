@@ -6,6 +6,7 @@ import pytest
 
 from include.contracts.day import DayNotOver
 from include.integrity.days.due_days import DayChoiceError, Window, days_between
+from tests.support.messages import DAY_NOT_OVER, WRONG_YEAR
 
 NOON = dt.time(3, tzinfo=dt.UTC)  # in Seoul
 
@@ -44,14 +45,14 @@ def test_days_pass_the_end_of_a_month_and_of_a_year():
     ("first", "last", "field", "remedy"),
     [
         ("2026-11-07", NEWEST, "from=2026-11-07", f"oldest day that can be rebuilt is {OLDEST}"),
-        (NEWEST, "2026-11-21", "to=2026-11-21", "not over in Asia/Seoul before 2026-11-21T15:00:00Z; wait until then"),
-        (NEWEST, "2027-01-01", "to=2027-01-01", "not over in Asia/Seoul before 2027-01-01T15:00:00Z; wait until then"),
+        (NEWEST, "2026-11-21", "to=2026-11-21", f"{DAY_NOT_OVER} 2026-11-21T15:00:00Z; wait until then"),
+        (NEWEST, "2027-01-01", "to=2027-01-01", f"{DAY_NOT_OVER} 2027-01-01T15:00:00Z; wait until then"),
         ("2026-11-20", "2026-11-19", "from=2026-11-20", "swap them"),
         ("20.11.2026", NEWEST, "from='20.11.2026'", "YYYY-MM-DD"),
         (NEWEST, "2026-11-31", "to='2026-11-31'", "YYYY-MM-DD"),
         (NEWEST, "", "to=''", "YYYY-MM-DD"),
-        (NEWEST, "9999-12-31", "to='9999-12-31'", "not in the years 1970 to 2261"),
-        ("0001-01-01", NEWEST, "from='0001-01-01'", "not in the years 1970 to 2261"),
+        (NEWEST, "9999-12-31", "to='9999-12-31'", WRONG_YEAR),
+        ("0001-01-01", NEWEST, "from='0001-01-01'", WRONG_YEAR),
     ],
 )
 def test_refusal_names_the_field_and_the_remedy(first, last, field, remedy):

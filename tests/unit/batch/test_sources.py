@@ -20,6 +20,7 @@ from spark_jobs.batch.sources import (
     topic_sources,
 )
 from spark_jobs.connectors.splits import TopicSplit
+from tests.support.messages import LOG_BEGINS_LATER, RECORD_IS_GONE, TAKEN_IS_GONE
 
 DAY = Day.parse("2026-11-01", "Asia/Seoul")
 INSIDE = DAY.start + dt.timedelta(days=14)
@@ -71,8 +72,8 @@ def test_a_topic_that_never_dropped_anything_has_every_day():
     ("first_at", "reason"),
     [
         (DAY.start, None),
-        (DAY.start + SECOND, "the log begins after the day's start"),
-        (None, "the log begins after the day's start, at no record"),
+        (DAY.start + SECOND, LOG_BEGINS_LATER),
+        (None, f"{LOG_BEGINS_LATER}, at no record"),
     ],
 )
 def test_inside_the_window_a_log_that_was_cut_must_begin_before_the_day(first_at, reason):
@@ -83,10 +84,10 @@ def test_inside_the_window_a_log_that_was_cut_must_begin_before_the_day(first_at
     ("known", "begins", "reason"),
     [
         (Known({0: 500}), {}, None),
-        (Known({0: 499}), {}, "a record of the day was at offset 499"),
+        (Known({0: 499}), {}, f"{RECORD_IS_GONE} 499"),
         (Known({1: 3}), {}, None),
         (Known(taken={0: Taken(500, DAY.start)}), {}, None),
-        (Known(taken={0: Taken(499, DAY.start)}), {}, "the stream took the records before 499"),
+        (Known(taken={0: Taken(499, DAY.start)}), {}, f"{TAKEN_IS_GONE} 499"),
         (Known(taken={0: Taken(499, DAY.end + MARGIN)}), {}, None),  # what came then is of later days
         (Known(), {0: 500}, None),
         (Known(), {0: 499}, "the day begins at offset 499 in the archive"),

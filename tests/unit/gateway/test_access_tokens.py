@@ -22,6 +22,7 @@ from include.gateway.auth.tokens import Tokens
 from include.gateway.http.answer import Fault
 from include.runtime.settings import OidcSettings
 from tests.support.issuer import AUDIENCE, SigningKey, claims_of, encoded, first_key
+from tests.support.messages import NO_KEY_SET
 
 ISSUER = "https://login.example.com/realms/shop"
 SETTINGS = OidcSettings(ISSUER, AUDIENCE, leeway_s=30)
@@ -364,7 +365,7 @@ def test_unusable_keys_are_left_out_and_the_others_count(unusable):
 
 @pytest.mark.parametrize("document", [None, [], {}, {"keys": None}, {"keys": {}}, "keys", 7])
 def test_what_is_no_key_set_is_an_error(document):
-    with pytest.raises(ValueError, match="not a JSON Web Key Set"):
+    with pytest.raises(ValueError, match=NO_KEY_SET):
         parse_keys(document)
 
 

@@ -9,6 +9,7 @@ import pytest
 from include.gateway.auth.issuer_keys import MIN_INTERVAL_S, HttpIssuer, IssuerKeys, IssuerUnavailable
 from include.runtime.settings import OidcSettings
 from tests.support.issuer import SigningKey
+from tests.support.messages import NO_KEY_SET
 
 FIRST, SECOND = SigningKey("first", "ES256"), SigningKey("second", "ES256")
 
@@ -96,7 +97,7 @@ def test_what_is_no_key_set_changes_nothing(keys, source, body):
     source.fetch = AsyncMock(return_value=body)
     asyncio.run(keys.fetch())
     assert keys.get("first") is not None
-    assert "not a JSON Web Key Set" in keys.problem
+    assert NO_KEY_SET in keys.problem
 
 
 def test_a_key_that_disappears_is_not_accepted_any_more(keys, source):

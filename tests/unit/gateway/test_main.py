@@ -9,6 +9,7 @@ from include.contracts.errors import ConfigurationError
 from include.gateway.client import GatewayUnavailable, _bodies, replay_fallback
 from include.gateway.serve import check_exposure
 from include.runtime.settings import GatewayLimits, GatewaySettings, Settings
+from tests.support.messages import NO_TOKENS_FILE
 
 
 def gateway(host="127.0.0.1", token="a", admin_token="b"):
@@ -22,7 +23,7 @@ def test_loopback_needs_no_tokens_file(host):
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
 def test_refuses_to_listen_beyond_loopback_without_a_tokens_file(host):
-    with pytest.raises(ConfigurationError, match="GATEWAY_TOKENS_FILE is not set"):
+    with pytest.raises(ConfigurationError, match=NO_TOKENS_FILE):
         check_exposure(gateway(host))
 
 

@@ -19,6 +19,7 @@ from include.gateway.http.answer import Fault
 from stack import env_file
 from stack.layout import Layout, StackError
 from stack.run_service import prepare
+from tests.support.messages import NO_TOKENS_FILE
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -191,11 +192,14 @@ def test_what_is_wrong_in_a_file_is_named_with_entry_and_field(path, content, pl
     assert digest("a") not in str(caught.value)
 
 
+NOT_JSON = r"tokens\.json: not JSON in UTF-8"
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
 def test_what_is_no_json_is_named_with_its_file(path, content):
     path.write_bytes(content)
     path.chmod(0o600)
-    with pytest.raises(ConfigurationError, match=r"tokens\.json: not JSON in UTF-8"):
+    with pytest.raises(ConfigurationError, match=NOT_JSON):
         token_file.read(path)
 
 
@@ -313,7 +317,7 @@ def test_a_local_tokens_file_that_is_damaged_is_named(tmp_path):
     file = tmp_path / "tokens.json"
     file.write_text("[")
     settings = {**env_file.read(tmp_path / ".env"), "GATEWAY_TOKENS_FILE": str(file)}
-    with pytest.raises(StackError, match=r"tokens\.json: not JSON"):
+    with pytest.raises(StackError, match=NOT_JSON):
         prepare("gateway", Layout.of(state=tmp_path), settings)
 
 
@@ -408,7 +412,7 @@ def test_the_file_of_the_environment_is_the_default(path):
         module, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )
     assert missing.returncode == 78
-    assert "GATEWAY_TOKENS_FILE is not set" in missing.stderr
+    assert NO_TOKENS_FILE in missing.stderr
     token_file.ensure(path, "d", "a")
     environment = {"PYTHONPATH": str(ROOT), "GATEWAY_TOKENS_FILE": str(path)}
     found = subprocess.run(module, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

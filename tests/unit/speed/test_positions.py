@@ -9,6 +9,7 @@ from include.contracts.errors import LedgerBeyondEnd, RangeExpired, TopicReplace
 from include.database.offset_ledger import Entry
 from spark_jobs.repair import Finding, table_lines
 from spark_jobs.speed.positions import compared, raise_on_mismatch, refuse_replaced
+from tests.support.messages import LEDGER_AND_TOPIC, REPAIR
 
 NOON = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 LATER = NOON + dt.timedelta(hours=1)
@@ -65,7 +66,7 @@ def test_what_retention_took_is_counted_for_each_partition():
 def test_a_ledger_beyond_the_end_is_refused_and_nobody_knows_what_was_lost():
     found = position(ledger({0: 10, 1: 3}), {0: 5, 1: 0}, {0: 9, 1: 3})
     assert [(m.error, m.partition, m.lost) for m in found.mismatches] == [(LedgerBeyondEnd, 0, None)]
-    with pytest.raises(LedgerBeyondEnd, match="partition 0: the ledger is at 10, the topic holds 5 to 9"):
+    with pytest.raises(LedgerBeyondEnd, match=LEDGER_AND_TOPIC.format(0, 10, 5, 9)):
         raise_on_mismatch(found)
 
 
@@ -81,7 +82,7 @@ def test_a_topic_made_again_is_refused_whatever_its_offsets_are():
         (TopicReplaced, 0, "before", 7),
         (TopicReplaced, 1, "now", None),
     ]
-    with pytest.raises(TopicReplaced, match=r"recreated.*pipeline stream repair --consumer serve --dry-run"):
+    with pytest.raises(TopicReplaced, match=f"recreated.*{REPAIR.format('serve')}"):
         raise_on_mismatch(found)
 
 
@@ -99,7 +100,9 @@ def test_entries_of_replaced_topics_say_nothing_once_this_topic_has_its_own():
 
 def test_the_error_is_of_the_severest_mismatch_and_its_message_names_all():
     found = position(ledger({0: 1, 1: 100}), {0: 2, 1: 0}, {0: 5, 1: 5})
-    with pytest.raises(LedgerBeyondEnd, match=r"partition 0: .* 1 records lost; partition 1: the ledger is at 100"):
+    with pytest.raises(
+        LedgerBeyondEnd, match=f"partition 0: .* 1 records lost; {LEDGER_AND_TOPIC.format(1, 100, 0, 5)}"
+    ):
         raise_on_mismatch(found)
 
 
@@ -115,9 +118,7 @@ class Topics:
 
 def test_a_topic_that_is_replaced_while_it_is_read_is_noticed():
     refuse_replaced(Topics(), "join", "board", "now")
-    with pytest.raises(
-        TopicReplaced, match=r"pipeline stream repair --consumer join --dry-run.*was=before, present=now"
-    ):
+    with pytest.raises(TopicReplaced, match=f"{REPAIR.format('join')}.*was=before, present=now"):
         refuse_replaced(Topics(), "join", "board", "before")
 
 

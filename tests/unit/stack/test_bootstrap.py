@@ -11,6 +11,7 @@ from stack import bootstrap, jars, machine, postgres
 from stack.jars import Jar, first_difference, read_lock
 from stack.layout import Layout, StackError
 from tests.servers import wait_until
+from tests.support.messages import IN_USE
 
 
 def java(home: Path, version: str) -> Path:
@@ -115,7 +116,7 @@ def test_jars_that_are_in_use_are_not_replaced(tmp_path: Path) -> None:
         try:
             command_line = Path(f"/proc/{process.pid}/cmdline")  # empty for a moment while the program is loaded
             wait_until(lambda: str(layout.kafka_jars) in command_line.read_text(), 10, "the broker runs")
-            with pytest.raises(StackError, match=f"kafka-broker must be replaced and is in use.*pid {process.pid}"):
+            with pytest.raises(StackError, match=f"kafka-broker {IN_USE}.*pid {process.pid}"):
                 jars.ensure(layout, tmp_path, tmp_path, lock, bootstrap.require_unused)
         finally:
             os.killpg(process.pid, signal.SIGKILL)

@@ -14,6 +14,7 @@ from stack.environment import load_environment, load_settings, without_secrets
 from stack.layout import Layout, StackError
 from stack.machine import LOOPBACK, unused
 from stack.settings_table import SECTIONS
+from tests.support.messages import WRONG_PIPELINES
 
 TWO = {"PIPELINES": "board_detail,order_detail"}
 
@@ -78,6 +79,9 @@ def test_missing_variables_are_added_and_the_rest_is_kept(tmp_path: Path) -> Non
     assert any("added" in note for note in notes)
 
 
+NO_SETTING = "no setting has the name"
+
+
 def test_a_variable_that_nothing_reads_is_refused(tmp_path: Path) -> None:
     path = tmp_path / ".env"
     env_file.ensure(path)
@@ -88,7 +92,7 @@ def test_a_variable_that_nothing_reads_is_refused(tmp_path: Path) -> None:
         )
     before = path.read_text()
     remedy = "so the line has no effect: correct the name or remove the line"
-    with pytest.raises(StackError, match=f"line {at}: no setting has the name UNDO_DAYS, {remedy}$"):
+    with pytest.raises(StackError, match=f"line {at}: {NO_SETTING} UNDO_DAYS, {remedy}$"):
         env_file.ensure(path)
     assert path.read_text() == before
     path.write_text(before.replace("UNDO_DAYS=30\n", ""))
@@ -98,7 +102,7 @@ def test_a_variable_that_nothing_reads_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["STACK_STATE", "KAFKA_HEAP_OPTS", "TEAM_DATABASE_HOSTS", "GATEWAY_PORT_FILE"])
 def test_a_name_that_other_text_of_the_product_has_is_no_setting(tmp_path: Path, name: str) -> None:
     (tmp_path / ".env").write_text(f"{name}=1\n")
-    with pytest.raises(StackError, match=f"line 1: no setting has the name {name}"):
+    with pytest.raises(StackError, match=f"line 1: {NO_SETTING} {name}"):
         env_file.ensure(tmp_path / ".env")
 
 
@@ -263,9 +267,7 @@ def test_pipeline_is_added_to_the_list_once_and_other_lines_stay(tmp_path: Path)
     assert not env_file.add_pipeline(path, "order_detail")
     assert path.read_text() == before.replace("PIPELINES=board_detail\n", "PIPELINES=board_detail,order_detail\n")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    with pytest.raises(
-        StackError, match="name each pipeline once, separated by commas; known: board_detail, order_detail"
-    ):
+    with pytest.raises(StackError, match=WRONG_PIPELINES):
         env_file.add_pipeline(path, "orders")
 
 
@@ -283,9 +285,7 @@ def test_pipelines_without_a_definition_are_refused_before_anything_is_added(tmp
     env_file.ensure(layout.env_file)
     with_value(layout.env_file, "PIPELINES", names)
     before = layout.env_file.read_text()
-    with pytest.raises(
-        StackError, match=r"in \.env, PIPELINES=.*: name each pipeline once.*known: board_detail, order_detail"
-    ):
+    with pytest.raises(StackError, match=rf"in \.env, PIPELINES=.*: {WRONG_PIPELINES}"):
         env_file.ensure(layout.env_file)
     assert layout.env_file.read_text() == before
 
