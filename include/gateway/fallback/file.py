@@ -16,7 +16,7 @@ from include.contracts.errors import ConfigurationError
 from include.gateway.fallback import salvage as fallback_salvage
 from include.gateway.fallback import schema as sql
 from include.gateway.fallback.folder import FallbackFolder
-from include.gateway.fallback.salvage import Count, CountFile, Row, waiting_of
+from include.gateway.fallback.salvage import FILE_ERRORS, Count, CountFile, Row, waiting_of
 from include.gateway.ports import Loss, SetAside, StoreUnavailable, Waiting
 
 log = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class FallbackFile:
             try:
                 self._connect(renewed)
                 return work()
-            except sqlite3.DatabaseError as exc:
+            except FILE_ERRORS as exc:
                 if not _is_damage(exc):
                     raise
                 was_open = self._is_counted
@@ -398,8 +398,8 @@ def _changed(row: Sequence[Any]) -> Changed:
     return Changed(row[1], row[2], row[9], bool(row[7]))
 
 
-def _is_damage(exc: sqlite3.DatabaseError) -> bool:
-    return isinstance(exc, _Damaged) or getattr(exc, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+def _is_damage(exc: Exception) -> bool:
+    return isinstance(exc, _Damaged | UnicodeDecodeError) or getattr(exc, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
 
 
 def _runs(ids: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -26,6 +26,9 @@ from include.gateway.ports import Record, Waiting
 
 log = logging.getLogger(__name__)
 
+# SQLite quotes a damaged schema in its message, which Python cannot decode then.
+FILE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
+
 
 Row = tuple[int, str, bytes | None, bytes | None, bytes, int, str, bool, int, int, int]
 """Columns in the order of fallback_schema.INSERT; the last two are size and checksum."""
@@ -186,7 +189,7 @@ class Salvage:
             with closing(sqlite3.connect(source, uri=True)) as damaged, closing(sqlite3.connect(self.scratch)) as copy:
                 damaged.backup(copy, pages=-1)
             yield self.scratch
-        except sqlite3.DatabaseError as exc:
+        except FILE_ERRORS as exc:
             log.warning("the pages of %s are read without its WAL: %s", self.path.name, exc)
             yield self.path
         finally:
@@ -206,7 +209,7 @@ class Salvage:
         try:
             with closing(sqlite3.connect(f"file:{quote(str(self.path))}?mode=ro", uri=True)) as db:
                 return db.execute(sql.LOSSES).fetchall()
-        except sqlite3.DatabaseError:
+        except FILE_ERRORS:
             if not list(self.path.parent.glob(f"{sql.FILE}.damaged-*")):
                 return []
             return [(_now_ms(), 1, "records lost to earlier damage; their number cannot be read any more", None, None)]
