@@ -23,6 +23,7 @@ from include.runtime.lineage import transport_of
 from include.runtime.s3_connection import SECRETS as S3_SECRETS
 from include.runtime.settings import LIBPQ_VARIABLES, listed_pipelines, reader_of
 from stack.environment import without_secrets
+from stack.machine import LOOPBACK
 
 # user → role, as SimpleAuthManager knows them: viewer < user < op < admin
 USERS = {"admin": "admin", "operator": "op", "viewer": "viewer"}
@@ -71,7 +72,7 @@ def airflow_environment(settings: Mapping[str, str], root: Path, component: str 
     # an empty variable would override one from another source, such as JAVA_HOME
     passed_on = {name: value for name, value in without_secrets(settings, keep=keep).items() if value}
     if settings["SPARK_MASTER"].startswith("local"):
-        passed_on["SPARK_LOCAL_IP"] = "127.0.0.1"  # else the driver listens on the network
+        passed_on["SPARK_LOCAL_IP"] = LOOPBACK  # else the driver listens on the network
     smtp = settings.get("ALERT_SMTP_CONNECTION", "")
     return {
         **passed_on,
@@ -153,7 +154,7 @@ def write_password_file(settings: Mapping[str, str]) -> Path:
 
 
 def _component_settings(settings: Mapping[str, str], root: Path) -> dict[str, str]:
-    url = f"http://127.0.0.1:{settings['AIRFLOW_PORT']}"
+    url = f"http://{LOOPBACK}:{settings['AIRFLOW_PORT']}"
     database = (
         f"airflow:{quote(settings['DB_AIRFLOW_PASSWORD'], safe='')}"
         f"@{settings['DATABASE_HOST']}:{settings['DATABASE_PORT']}/airflow"
@@ -178,7 +179,7 @@ def _component_settings(settings: Mapping[str, str], root: Path) -> dict[str, st
             "sql_alchemy_pool_size": "3",
         },
         "api": {
-            "host": "127.0.0.1",
+            "host": LOOPBACK,
             "port": settings["AIRFLOW_PORT"],
             "base_url": url,
             "workers": "1",

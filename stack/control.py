@@ -14,7 +14,7 @@ from stack.health import unhealthy_reason
 from stack.layout import Layout, StackError, exclusive
 from stack.machine import is_free
 from stack.run_service import started_with_another
-from stack.services import Job, Node, Service, declare, needed_by
+from stack.services import Job, Node, Service, declare, needed_by, own_services, services_of
 from stack.supervisor import ALIVE, Supervisor
 
 _POLL_S = 0.2
@@ -52,7 +52,7 @@ def up(layout: Layout, only: tuple[str, ...] = (), pipeline: str = "") -> None:
             only = (*only, *running) if only else ()
         wanted = needed_by(nodes, only)
         _check_ports(wanted, supervisor)
-        supervisor.start_daemon(node for node in nodes if isinstance(node, Service) and not node.external)
+        supervisor.start_daemon(own_services(nodes))
         _Start(layout, settings, supervisor).run(wanted)
     print(f"up in {time.monotonic() - started:.1f} s")
 
@@ -129,9 +129,7 @@ def wait_until_healthy(name: str, layout: Layout) -> None:
 
 
 def _own_service(name: str, layout: Layout) -> Service:
-    services = {
-        node.name: node for node in declare(environment.load_settings(layout), layout) if isinstance(node, Service)
-    }
+    services = {each.name: each for each in services_of(declare(environment.load_settings(layout), layout))}
     if name not in services:
         raise StackError(f"no service is called {name}: there are {', '.join(services)}")
     if services[name].external:
@@ -192,14 +190,13 @@ def _failed(service: Service, layout: Layout, what: str) -> StackError:
 
 def _check_ports(nodes: Sequence[Node], supervisor: Supervisor) -> None:
     running = supervisor.alive()
-    for node in nodes:
-        if isinstance(node, Service) and not node.external and node.name not in running:
-            for variable, port in node.ports.items():
-                if not is_free(port):
-                    raise StackError(
-                        f"port {port} of {node.name} is in use by another program: stop that, "
-                        f"or set {variable} in .env to a free port"
-                    )
+    for service in (each for each in own_services(nodes) if each.name not in running):
+        for variable, port in service.ports.items():
+            if not is_free(port):
+                raise StackError(
+                    f"port {port} of {service.name} is in use by another program: stop that, "
+                    f"or set {variable} in .env to a free port"
+                )
 
 
 def _end_leftovers(layout: Layout) -> None:

@@ -1,6 +1,6 @@
 """The services and jobs of the stack, with their dependencies, for each of the pipelines that run side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -246,6 +246,16 @@ def stream_services(settings: Mapping[str, str]) -> dict[str, StreamService]:
     }
 
 
+def services_of(nodes: Iterable[Node]) -> list[Service]:
+    """Return the services among the nodes, in their order."""
+    return [node for node in nodes if isinstance(node, Service)]
+
+
+def own_services(nodes: Iterable[Node]) -> list[Service]:
+    """Return the services that the stack starts and stops: all but those of the user."""
+    return [service for service in services_of(nodes) if not service.external]
+
+
 def needed_by(nodes: list[Node], names: tuple[str, ...]) -> list[Node]:
     """Return the named services with all their dependencies, in order; all nodes if no name is given."""
     if not names:
@@ -253,7 +263,7 @@ def needed_by(nodes: list[Node], names: tuple[str, ...]) -> list[Node]:
     by_name = {node.name: node for node in nodes}
     unknown = sorted(name for name in names if not isinstance(by_name.get(name), Service))
     if unknown:
-        known = ", ".join(node.name for node in nodes if isinstance(node, Service))
+        known = ", ".join(service.name for service in services_of(nodes))
         raise StackError(f"no service is called {', '.join(unknown)}: there are {known}")
     wanted: set[str] = set()
     remaining = list(names)
@@ -270,7 +280,7 @@ def stop_order(nodes: list[Node]) -> list[list[str]]:
     depth: dict[str, int] = {}
     for node in nodes:  # dependencies come first in the list
         depth[node.name] = 1 + max((depth[name] for name in node.depends_on), default=-1)
-    services = [node for node in nodes if isinstance(node, Service) and not node.external]
+    services = own_services(nodes)
     depths = sorted({depth[service.name] for service in services}, reverse=True)
     return [[service.name for service in services if depth[service.name] == level] for level in depths]
 
@@ -285,9 +295,8 @@ def port_of(settings: Mapping[str, str], name: str) -> int:
 
 def _require_different_ports(nodes: Sequence[Node]) -> None:
     owners: dict[int, str] = {}
-    for node in nodes:
-        if isinstance(node, Service) and not node.external:
-            for variable, port in node.ports.items():
-                if port in owners:
-                    raise StackError(f"{owners[port]} and {variable} in .env are both {port}: give each its own port")
-                owners[port] = variable
+    for service in own_services(nodes):
+        for variable, port in service.ports.items():
+            if port in owners:
+                raise StackError(f"{owners[port]} and {variable} in .env are both {port}: give each its own port")
+            owners[port] = variable

@@ -18,7 +18,7 @@ from include.runtime.settings import Settings
 from stack import environment, leftovers
 from stack.health import unhealthy_reason
 from stack.layout import Layout, StackError
-from stack.services import Service, declare, pipelines_of, suffix_of
+from stack.services import Service, declare, pipelines_of, services_of, suffix_of
 from stack.supervisor import ALIVE, ProcessState, Supervisor
 
 SILENT_S = 10.0
@@ -38,7 +38,7 @@ class ServiceStatus:
 
 def collect(layout: Layout) -> list[ServiceStatus]:
     """Check all services in parallel. Blocks for a few seconds at most. Raises StackError if there is no `.env`."""
-    services = [node for node in declare(environment.load_settings(layout), layout) if isinstance(node, Service)]
+    services = services_of(declare(environment.load_settings(layout), layout))
     states = Supervisor(layout).states()
     orphans = {} if states else leftovers.find_services(layout.state)
 
