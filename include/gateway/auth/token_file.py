@@ -44,21 +44,12 @@ _Topic = Annotated[str, Meta(pattern=rf"^({'|'.join(map(re.escape, _TOPICS))})\Z
 class Entry(msgspec.Struct, frozen=True):
     """One token: its name, its hashes and its scope. A field's description is the remedy for a wrong value."""
 
-    name: Annotated[
-        str,
-        Meta(
-            pattern=r"^[a-z0-9][a-z0-9._-]{0,63}\Z",
-            description="give lower-case letters, digits, '.', '_' and '-', at most 64",
-        ),
-    ]
-    sha256: Annotated[
-        tuple[_Digest, ...],
-        Meta(
-            min_length=1,
-            max_length=_MAX_HASHES,
-            description="give an array of one or two hashes, 64 lower-case hex digits each",
-        ),
-    ]
+    # fmt: off
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}\Z",
+        description="give lower-case letters, digits, '.', '_' and '-', at most 64")]
+    sha256: Annotated[tuple[_Digest, ...], Meta(min_length=1, max_length=_MAX_HASHES,
+        description="give an array of one or two hashes, 64 lower-case hex digits each")]
+    # fmt: on
     topics: Annotated[tuple[_Topic, ...], Meta(description=f"give an array of {', '.join(_TOPICS)}")] = ()
     admin: Annotated[bool, Meta(description="give true or false")] = False
 

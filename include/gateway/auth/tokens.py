@@ -5,21 +5,19 @@ import hmac
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from include.contracts.errors import ConfigurationError
 from include.gateway.auth import token_file
 from include.gateway.auth.access_tokens import (
     ADMIN_SCOPE,
     TOPIC_SCOPE,
+    AccessTokens,
     insufficient_scope,
     invalid_token,
     missing_token,
 )
 from include.gateway.auth.token_file import EVERY_TOPIC, Entry
-
-if TYPE_CHECKING:
-    from include.gateway.auth.access_tokens import AccessTokens  # its library takes a tenth of a second to import
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +34,7 @@ class Tokens:
     """
 
     def __init__(
-        self, entries: Sequence[Entry] | None, path: Path | None = None, access_tokens: "AccessTokens | None" = None
+        self, entries: Sequence[Entry] | None, path: Path | None = None, access_tokens: AccessTokens | None = None
     ) -> None:
         self._path = path
         self._access_tokens = access_tokens
@@ -46,7 +44,7 @@ class Tokens:
             self._take(entries)
 
     @classmethod
-    def of(cls, path: Path | None, access_tokens: "AccessTokens | None" = None) -> "Tokens":
+    def of(cls, path: Path | None, access_tokens: AccessTokens | None = None) -> "Tokens":
         """Load the tokens of a file. With neither of the two, calls need no token. Raises ConfigurationError."""
         if path is None:
             return cls(None if access_tokens is None else (), None, access_tokens)
