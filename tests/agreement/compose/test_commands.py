@@ -119,24 +119,25 @@ class TestHealthChecks:
             "airflow-dag-processor": "airflow-api-server:18082/api/v2/monitor/health",
             "airflow-triggerer": "airflow-api-server:18082/api/v2/monitor/health",
         }
-        assert {name: command[-1] for name, command in self.checks(compose).items()} == {
+        checks = self.checks(compose)
+        assert {name: command[4] for name, command in checks.items()} == {
             name: f"http://{address}" for name, address in ports.items()
         }
         for name in ("spark-master", "spark-worker-1", "spark-worker-2"):
             command = compose.command(name)
             assert command[command.index("--webui-port") + 1] == ports[name].split(":")[1].strip("/")
         for component in ("scheduler", "dag_processor", "triggerer"):
-            assert component in self.checks(compose)[f"airflow-{component.replace('_', '-')}"]
+            assert checks[f"airflow-{component.replace('_', '-')}"][5:] == [component]
 
     @pytest.mark.parametrize("name", ["gateway", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer"])
     def test_tells_healthy_from_not(
         self, compose: Compose, image: Path, server: ThreadingHTTPServer, name: str
     ) -> None:
-        command = self.checks(compose)[name][:-1]
+        command = self.checks(compose)[name]
         address = f"http://127.0.0.1:{server.server_address[1]}"
-        assert run(image, [*command, f"{address}/well"], {}).returncode == 0
+        assert run(image, [*command[:4], f"{address}/well", *command[5:]], {}).returncode == 0
         for path in ("/ill", "/gone"):
-            result = run(image, [*command, f"{address}{path}"], {})
+            result = run(image, [*command[:4], f"{address}{path}", *command[5:]], {})
             assert result.returncode == 1, result.stderr
             assert result.stdout.strip(), "it does not say why"
 
