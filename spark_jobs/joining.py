@@ -8,7 +8,8 @@ the site's pipeline, records are boards and rows are members.
   version, whatever its time.
 - `matches_of_history` is the form of the batch layer, which holds all versions.
 
-Both give the same result for the same versions (`tests/agreement/records/test_join_rule_twin.py`).
+With one version of each row, both give the same result (`tests/agreement/records/test_join_rule_twin.py`). With several,
+the stream may take a version that is after the record; the rebuild corrects that.
 """
 
 from functools import cache
