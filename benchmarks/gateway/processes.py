@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.gateway.wrk import Target
 from benchmarks.peer_python import peer_python
 from stack.layout import Layout
-from stack.machine import LOOPBACK, unused
+from stack.ports import LOOPBACK, unused
 from tests.servers import kafka_server, wait_until
 from tests.support.broker import Broker
 from tests.support.gateway_process import GatewayProcess
@@ -53,7 +53,7 @@ class Bench:
         with (self.folder / "peer.log").open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            wait_until(lambda: listens(port), _START_S, f"the peer listens, see {self.folder / 'peer.log'}")
+            wait_until(lambda: _listens(port), _START_S, f"the peer listens, see {self.folder / 'peer.log'}")
             yield Target("peer", f"http://{LOOPBACK}:{port}/topics/board/events", process.pid)
         finally:
             process.kill()
@@ -84,7 +84,6 @@ def bench() -> Iterator[Bench]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def listens(port: int) -> bool:
-    """True if a process listens on the port of this machine."""
+def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex((LOOPBACK, port)) == 0
