@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.gateway.wrk import Target
 from benchmarks.peer_python import peer_python
 from stack.layout import Layout
-from stack.ports import LOOPBACK, unused
+from stack.machine import LOOPBACK, unused
 from tests.servers import kafka_server, wait_until
 from tests.support.broker import Broker
 from tests.support.gateway_process import GatewayProcess
