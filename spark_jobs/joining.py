@@ -8,7 +8,7 @@ the site's pipeline, records are boards and rows are members.
   version, whatever its time.
 - `matches_of_history` is the form of the batch layer, which holds all versions.
 
-With one version of each row, both give the same result (`tests/agreement/records/test_join_rule_twin.py`). With several,
+With one version of each row, both give the same result (`tests/agreement/records/test_join_rule_twin.py`). With more,
 the stream may take a version that is after the record; the rebuild corrects that.
 """
 
