@@ -81,7 +81,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class MemberFiles:
+class TableFiles:
     """All versions of the table's topic before `ends`, in files sorted by key."""
 
     files: tuple[ArchivedFile, ...]
@@ -94,7 +94,7 @@ class MemberFiles:
 
 
 @dataclass(frozen=True)
-class BoardFiles:
+class StreamFiles:
     """The files of a day, and files without a day, which may have records of it. `ends`: the archive's end offsets."""
 
     batches: tuple[Batch, ...]
@@ -167,20 +167,20 @@ class ArchiveStore:
                 for batch_id, count in _missing(old, new).items():
                     cursor.execute(query("archive_take_away", cursor), {"batch_id": batch_id, "count": count})
 
-    def members(self, topic_id: str) -> MemberFiles | None:
+    def table_files(self, topic_id: str) -> TableFiles | None:
         """Return the versions of the table's topic; None if it was never archived."""
         with self._snapshot() as cursor:
             ends = _ends(cursor, topic_id)
-            return MemberFiles(_files(cursor, "archive_select_files", topic_id, "versions"), ends) if ends else None
+            return TableFiles(_files(cursor, "archive_select_files", topic_id, "versions"), ends) if ends else None
 
-    def board_files(self, topic: str, topic_id: str, day: dt.date) -> BoardFiles:
+    def stream_files(self, topic: str, topic_id: str, day: dt.date) -> StreamFiles:
         """Return the files that have, or may have, records of a day."""
         with self._snapshot() as cursor:
             batches = tuple(batch for batch in _batches(cursor, topic) if batch.topic_id == topic_id)
             files = _files(cursor, "archive_select_files_of_day", topic_id, "records", day=day)
             of_day = tuple(file for file in files if file.day is not None)
             of_no_day = tuple(file for file in files if file.day is None)
-            return BoardFiles(batches, of_day, of_no_day, _ends(cursor, topic_id))
+            return StreamFiles(batches, of_day, of_no_day, _ends(cursor, topic_id))
 
     def files_of_keys(self, topic_id: str, day: dt.date, first_key: int, last_key: int) -> tuple[ArchivedFile, ...]:
         """Return files of other days that may have some of these ids."""

@@ -287,7 +287,7 @@ def evolve(connection: Connection) -> None:
         evolution = compare(definition, detail_columns(cursor), json.loads(kept) if kept else None)
         if evolution.refused:
             raise ContractMismatch(
-                f"{definition.name}.toml: {evolution.refused[0]}; see docs/pipelines.md, What a migration does"
+                f"{definition.name}.toml: {evolution.refused[0]}; see docs/pipelines.md, Effect of a migration"
             )
         if evolution.added or kept != _kept_definition(cursor) or _setting(cursor, "views") != _views_hash(cursor):
             _make_again(cursor, evolution.added)

@@ -68,9 +68,9 @@ class Seen(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """The number of pending boards, and for how long the oldest one has been pending."""
+    """The number of pending keys, and the seconds for which the oldest one has been pending."""
 
-    boards: int
+    keys: int
     oldest_s: float
 
 
@@ -103,12 +103,12 @@ class StreamProgressStore:
         self._run(save)
 
     def count_pending(self) -> Pending:
-        """Return the number and age of pending boards."""
+        """Return the number and age of pending keys."""
 
         def look(cursor: Cursor) -> Pending:
             cursor.execute(query("count_pending", cursor))
-            boards, oldest_s = cursor.fetchone()
-            return Pending(boards, oldest_s or 0.0)
+            keys, oldest_s = cursor.fetchone()
+            return Pending(keys, oldest_s or 0.0)
 
         return self._run(look, self._counting)
 

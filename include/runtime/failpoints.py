@@ -32,7 +32,7 @@ RECORD_ACTIONS = ("fail", "kill")
 ARMED = "armed"
 STATE_FAILPOINTS = ("state.writing", "state.before_rename", "state.after_rename", "state.merged")
 STREAM_FAILPOINTS = (
-    "members.while_loading",
+    "table.while_loading",
     *STATE_FAILPOINTS,
     "join.before_send",
     "join.after_send",

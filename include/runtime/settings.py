@@ -254,8 +254,10 @@ class StreamSettings:
     serve_metrics_port: int = setting("STREAM_SERVE_METRICS_PORT", kinds.PORT, 18083,
         "the same, of *serve* alone", env=True, container="18081")
     driver_memory: str = setting("STREAM_DRIVER_MEMORY", kinds.MEMORY, "2g", "heap of the driver", env=True)
-    max_boards_per_batch: int = setting("STREAM_MAX_BOARDS_PER_BATCH", _COUNT, 500_000, "records per batch of *join*")
-    max_details_per_batch: int = setting("STREAM_MAX_DETAILS_PER_BATCH", _COUNT, 50_000, "records per batch of *serve*")
+    join_max_batch_records: int = setting("STREAM_JOIN_MAX_BATCH_RECORDS", _COUNT, 500_000,
+        "records per batch of *join*")
+    serve_max_batch_records: int = setting("STREAM_SERVE_MAX_BATCH_RECORDS", _COUNT, 50_000,
+        "records per batch of *serve*")
     max_batch_bytes: int = setting("STREAM_MAX_BATCH_BYTES", _COUNT, 64 << 20,
         "bytes of keys, values and headers that pass through the driver at a time; 64 MiB need about 1 GiB of heap")
 

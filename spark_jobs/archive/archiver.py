@@ -247,22 +247,22 @@ def compact(
     that lack a column of the definition are not merged. Raises ArchiveDamaged if the merged files would hold another
     number of versions.
     """
-    members = store.members(topic_id)
-    if members is None or len({file.batch_id for file in members.files}) < batches:
+    listed = store.table_files(topic_id)
+    if listed is None or len({file.batch_id for file in listed.files}) < batches:
         return False
-    if not folder.have_columns(members.files, VersionRows(definition).schema.names):
+    if not folder.have_columns(listed.files, VersionRows(definition).schema.names):
         return False
-    origin = Origin(definition.table.name, topic_id, members.ends)
-    merge = Merge(definition, folder, origin, members.paths)
-    ranges = key_ranges(folder, members.files, VersionRows(definition).key, rows_per_task)
+    origin = Origin(definition.table.name, topic_id, listed.ends)
+    merge = Merge(definition, folder, origin, listed.paths)
+    ranges = key_ranges(folder, listed.files, VersionRows(definition).key, rows_per_task)
     merged = [file for file in spread(start_context, partial(merge_range, merge), ranges) if file is not None]
-    before, after = (sum(file.record_count for file in files) for files in (members.files, merged))
+    before, after = (sum(file.record_count for file in files) for files in (listed.files, merged))
     if before != after:
         raise ArchiveDamaged("A merge would change the number of versions", before=before, after=after)
     folder.require_files(merged)  # a task on another machine may have written to that machine's own disk
-    last = members.files[-1].batch_id
-    store.replace(members.files, [file._replace(batch_id=last) for file in merged])
-    log.info("archive: %d versions from %d files into %d", after, len(members.files), len(merged))
+    last = listed.files[-1].batch_id
+    store.replace(listed.files, [file._replace(batch_id=last) for file in merged])
+    log.info("archive: %d versions from %d files into %d", after, len(listed.files), len(merged))
     return True
 
 

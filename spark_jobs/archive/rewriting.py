@@ -180,8 +180,8 @@ class VersionsOf:
         return removed
 
     def _files(self) -> Iterator[tuple[ArchivedFile, int]]:
-        members = self._store.members(self._topic_id) if len(self._places) else None
-        for listed in members.files if members else ():
+        versions = self._store.table_files(self._topic_id) if len(self._places) else None
+        for listed in versions.files if versions else ():
             batches = self._folder.batches(listed.path, _PLACED)
             if count := sum(pc.sum(_is_of(rows, self._places)).as_py() or 0 for rows in batches):
                 yield listed, count

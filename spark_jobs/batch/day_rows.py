@@ -238,7 +238,7 @@ def _time(text: Any) -> Any:
     return parse_timestamp(text) if isinstance(text, str) and is_timestamp(text) else None
 
 
-PENDING = "its member was not known, or was deleted before"
+PENDING = "the table had no record of its key, or it was deleted before"
 
 
 @dataclass(frozen=True)

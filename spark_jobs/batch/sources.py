@@ -14,7 +14,7 @@ from typing import Generic, Literal, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.archive.catalogue import ArchivedFile, ArchiveStore, Batch, BoardFiles, Gap, MemberFiles
+from include.archive.catalogue import ArchivedFile, ArchiveStore, Batch, Gap, StreamFiles, TableFiles
 from include.contracts.clock import epoch_ms
 from include.contracts.day import Day
 from include.contracts.definition import Definition
@@ -236,7 +236,7 @@ class DayExtract:
         store: ArchiveStore,
         folder: ArchiveFolder,
         origin: Origin,
-        files: BoardFiles,
+        files: StreamFiles,
         day: Day,
         starts: Offsets,
         cut: Offsets,
@@ -459,7 +459,7 @@ class ArchiveSource:
         break the contract. Raises MissingRange if the archive lacks some of them.
         """
         topic, topic_id = self._identify(self._definition.stream.name)
-        files = self._store.board_files(topic, topic_id, day.date)
+        files = self._store.stream_files(topic, topic_id, day.date)
         if not files.batches:
             return None
         self._refuse_gaps(files.batches, day)
@@ -502,19 +502,19 @@ class ArchiveSource:
                     found.setdefault(partition, end)
         return found
 
-    def listed_table(self) -> MemberFiles | None:
+    def listed_table(self) -> TableFiles | None:
         """Return the listed versions of the table's keys; None if there are none.
 
         Also None if the topic had lost its first records before the archive began, a gap that nobody accepted.
         """
         topic, topic_id = self._identify(self._definition.table.name)
-        listed = self._store.members(topic_id)
+        listed = self._store.table_files(topic_id)
         # after the files: a batch that is listed in between may have a gap, and none of these files
         begun_late = [batch for batch in self._store.batches(topic) if batch.topic_id == topic_id and batch.gap
                       and batch.gap.offsets and batch.gap.since is None]  # fmt: skip
         return None if begun_late else listed
 
-    def table(self, listed: MemberFiles | None, cut: Offsets) -> Archived[ColumnsFile] | None:
+    def table(self, listed: TableFiles | None, cut: Offsets) -> Archived[ColumnsFile] | None:
         """Return the versions of `listed_table`, to be read; None if some are beyond the cut.
 
         Since the cut was asked for later, the topic has lost records then. Also None if the definition has a column of
@@ -581,7 +581,7 @@ class ArchiveSource:
             raise MissingRange("records between the end of the archive and the start of the topic are missing",
                                topic=topic, wanted_and_first=lost)  # fmt: skip
 
-    def _starts(self, files: BoardFiles, instant: dt.datetime) -> Offsets:
+    def _starts(self, files: StreamFiles, instant: dt.datetime) -> Offsets:
         """Return each partition's first offset whose record is not older than the instant, as `OffsetReader.at`."""
         wanted = epoch_ms(instant)
         starts = dict(files.ends)

@@ -430,7 +430,7 @@ class JoinQuery(StreamQuery):
         Raises TableReplaced, and TimelineChanged if the database was restored or failed over meanwhile.
         """
         context, definition = self._context, self._definition
-        table, most = self._table, context.settings.stream.max_boards_per_batch
+        table, most = self._table, context.settings.stream.join_max_batch_records
         self._warm.stop()
         self._retry(table.refresh if table.is_loaded else table.load)
         # again, after days as a standby; from now on `table` checks its topic's id

@@ -170,7 +170,7 @@ def _merge_staged(cursor: Cursor, rows: pa.Table, published: Mapping[int, int]) 
 def _known_keys(cursor: Cursor, keys: list[int]) -> set[int]:
     """Return the keys that have a row or are pending; all keys if these are a quarter or more."""
     limit = len(keys) // KNOWN_SHARE + 1
-    cursor.execute(query("select_known_boards", cursor), {"keys": array(keys), "limit": limit})
+    cursor.execute(query("select_known_keys", cursor), {"keys": array(keys), "limit": limit})
     found = {key for (key,) in cursor.fetchall()}
     return found if cursor.rowcount < limit else set(keys)
 

@@ -1,4 +1,4 @@
-"""The serve query: writes board-detail to PostgreSQL, with offsets committed in the same transaction as the rows.
+"""The serve query: writes the output topic to PostgreSQL, with offsets committed in the same transaction as the rows.
 
 A batch is written in a thread of its own, so that the next one is read and decoded while PostgreSQL writes one.
 """
@@ -326,7 +326,7 @@ class ServeQuery(StreamQuery):
     def start(self, session: SparkSession, checkpoints: Path) -> StreamingQuery:
         """See `StreamQuery.start`."""
         context, settings = self._context, self._context.settings
-        most = settings.stream.max_details_per_batch
+        most = settings.stream.serve_max_batch_records
         store = LiveTableSink(settings.database, self.name, self._topic, self._topic_id, context.lease)
         store.begin(self._start)
 

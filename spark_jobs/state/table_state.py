@@ -141,7 +141,7 @@ class TableState:
         whole = OffsetRange(self._next, available.end)
         log.info("segments hold %d rows; %d records of topic %s follow", sum(store.rows), whole.count, self._topic.name)
         self._read_to(available.end)
-        failpoint("members.while_loading")
+        failpoint("table.while_loading")
         if is_first:
             self._seal()
             self._finish_writing()  # merges run behind; a lookup searches the segments that there are

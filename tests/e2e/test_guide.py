@@ -11,7 +11,7 @@ from tests.support.documents import FENCED, ROOT
 from tests.support.walkthrough import Step, follow
 
 GUIDE = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8")
-FOLLOWED = GUIDE[GUIDE.index("\n## Make another pipeline\n") : GUIDE.index("\n### What a migration does\n")]
+FOLLOWED = GUIDE[GUIDE.index("\n## Make another pipeline\n") : GUIDE.index("\n### Effect of a migration\n")]
 
 # The sentence before a block of TOML says what the reader does with it.
 NEW_FILE = re.compile(r"Write this to `([\w.]+)` in `([\w/]+)`:\s*\Z")

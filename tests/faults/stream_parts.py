@@ -122,7 +122,7 @@ class Parts:
             return True
         if fault.effect is Effect.DRIVER_KILLED:
             self.driver.arm_kill(place)
-            if place == "members.while_loading":
+            if place == "table.while_loading":
                 self.driver.kill()
             return self.driver.is_killed_at(place)
         try:

@@ -1,4 +1,4 @@
-"""The floors of `pyproject.toml` hold: an import that runs upwards, or across a floor, fails `make check`."""
+"""The layers of `pyproject.toml` hold: an import from a higher layer, or of the same one, fails `make check`."""
 
 import shutil
 import subprocess

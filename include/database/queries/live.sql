@@ -120,14 +120,14 @@ SELECT s.day,
 ON CONFLICT (day, cause) DO UPDATE SET count = d.count + excluded.count, last_at = now()
 
 -- name: count_staged_duplicates
--- Made from the same board record as the row that stands there, by another record of the output topic.
+-- Made from the same stream record as the row that stands there, by another record of the output topic.
 SELECT count(*)
   FROM stage_detail s JOIN detail_live l USING ({{key}})
  WHERE (l.stream_partition, l.stream_offset) = (s.stream_partition, s.stream_offset)
    AND (l.kafka_partition, l.kafka_offset) IS DISTINCT FROM (s.kafka_partition, s.kafka_offset)
 
--- name: select_known_boards
--- Those of the boards that have a row, in front of readers or covered, or wait for their member; no more than the limit.
+-- name: select_known_keys
+-- Those of the keys that have a row, live or covered, or are pending; no more than the limit.
 SELECT {{key}} FROM detail_live WHERE {{key}} = ANY (%(keys)s::bigint[])
 UNION ALL
 SELECT {{key}} FROM detail_covered WHERE {{key}} = ANY (%(keys)s::bigint[])

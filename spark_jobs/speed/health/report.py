@@ -154,7 +154,7 @@ class DriverView:
         if self.table_lag is not None:
             metrics["table_lag_records"] = self.table_lag.records
         if self.pending is not None:
-            metrics |= {"pending": self.pending.boards, "pending_oldest_s": self.pending.oldest_s}
+            metrics |= {"pending": self.pending.keys, "pending_oldest_s": self.pending.oldest_s}
         return metrics
 
     def _waiting_for(self, query: QueryView) -> str | None:

@@ -249,11 +249,11 @@ def test_versions_of_many_nights_become_few_files(archive):
         archive.run()
     before = archive.rows(TABLE, "versions")
     topic_id = archive.topic_id(TABLE)
-    old = archive.store.members(topic_id)
+    old = archive.store.table_files(topic_id)
     assert len(old.files) == 4
     assert not compact(archive.context, archive.store, archive.folder, PIPELINE, topic_id, 1000, batches=5)
     assert compact(archive.context, archive.store, archive.folder, PIPELINE, topic_id, 50, batches=4)
-    new = archive.store.members(topic_id)
+    new = archive.store.table_files(topic_id)
     assert (new.ends, archive.rows(TABLE, "versions")) == (old.ends, before)
     bounds = sorted((file.first_key, file.last_key) for file in new.files)
     assert len(bounds) > 1

@@ -211,7 +211,7 @@ def test_the_start_is_the_one_that_the_topic_gives(archive):
     for night in range(3):
         archive.send([a_board(number + 100 * night) for number in range(9)], NOON + dt.timedelta(days=night - 3))
         archive.run()
-    files = archive.store.board_files(STREAM, archive.topic_id(STREAM), DAY.date)
+    files = archive.store.stream_files(STREAM, archive.topic_id(STREAM), DAY.date)
     for days in (-9, -3, -2.2, -2, -1, 0, 3):
         instant = NOON + dt.timedelta(days=days)
         assert archive.source._starts(files, instant) == archive.offsets.at(STREAM, instant), days

@@ -153,7 +153,7 @@ class TestStore:
             " now() - n * interval '1 hour', CASE n WHEN 3 THEN now() END FROM generate_series(1, 3) AS n",
         )
         pending = store.count_pending()
-        assert pending.boards == 3  # one that was sent waits until it is served
+        assert pending.keys == 3  # one that was sent waits until it is served
         assert 3 * 3600 <= pending.oldest_s < 3 * 3600 + 60
 
 
@@ -281,13 +281,13 @@ def test_shows_the_queries_through_a_wait_an_outage_and_an_end(followed, own_pos
     own_postgres.stop()
     produce(settings, [("board", n, board(n, 1)) for n in range(3)])
     wait_until(lambda: metric('stream_lag_records{query="join",topic="board"}') == 15, 15, "fifteen wait")
-    wait_until(lambda: metric("stream_pending_boards") is None, 15, "how many boards wait is not known")
+    wait_until(lambda: metric("stream_pending_keys") is None, 15, "how many boards wait is not known")
     assert metric('stream_query_active{query="join"}') == 1
     own_postgres.start()
     followed.wait("join", "lag_records = 15")
     stood_at = heartbeat(settings)
     wait_until(lambda: heartbeat(settings) > stood_at, 30, "the heartbeat goes on")
-    wait_until(lambda: metric("stream_pending_boards") == 0, 15, "the boards that wait are counted again")
+    wait_until(lambda: metric("stream_pending_keys") == 0, 15, "the boards that wait are counted again")
     followed.gates["join"].open.set()
     followed.wait("join", "total_rows = 35 AND lag_records = 0 AND waiting_for IS NULL")
 

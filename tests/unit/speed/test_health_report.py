@@ -159,11 +159,11 @@ class TestMetrics:
 
     def test_figures_of_the_driver(self):
         found = metrics(driver())
-        assert (found["stream_pending_boards",], found["stream_pending_oldest_seconds",]) == (3, 60)
+        assert (found["stream_pending_keys",], found["stream_pending_oldest_seconds",]) == (3, 60)
         assert (found["stream_rejects_total",], found["stream_records_sent_total",]) == (1, 900)
         assert found["stream_duplicates_total",] == 0  # there from the start, else no increase from 0 is seen
-        assert (found["stream_member_table_rows",], found["stream_member_table_changes",]) == (442_000, 17)
-        assert (found["stream_member_table_memory_bytes",], found["stream_member_table_disk_bytes",]) == (
+        assert (found["stream_table_rows",], found["stream_table_changes",]) == (442_000, 17)
+        assert (found["stream_table_memory_bytes",], found["stream_table_disk_bytes",]) == (
             1 << 20,
             2 << 20,
         )
@@ -176,7 +176,7 @@ class TestMetrics:
 
     def test_what_is_not_known_is_left_out(self):
         names = {(key[0], *key[1:2]) for key in metrics(driver(serve=QueryView("serve", "board-detail"), pending=None))}
-        assert not {name for name in names if name[0].startswith("stream_pending_boards")}
+        assert not {name for name in names if name[0].startswith("stream_pending_keys")}
         assert ("stream_lag_records", "join") in names
         assert ("stream_lag_records", "serve") not in names
         assert ("stream_batch_duration_seconds", "serve") not in names

@@ -184,7 +184,7 @@ def test_a_query_that_runs_alone_is_the_only_one_shown_and_saved_from_the_beginn
 
 def test_members_and_pending_boards_are_those_of_the_driver_that_runs_join(world):
     """Else a sum over both drivers would count them twice."""
-    of_join = ("\nstream_member_table_rows ", "\nstream_pending_boards ", 'topic="member"')
+    of_join = ("\nstream_table_rows ", "\nstream_pending_keys ", 'topic="member"')
     world.state.set_position("member", {0: 3})
     world.alone("join").start()
     wait_until(lambda: all(name in world.get("/metrics")[1] for name in of_join), 10, "those of join")
@@ -250,9 +250,9 @@ def test_lag_grows_while_a_query_waits_and_ends_with_it(world):
 def test_a_database_that_is_out_stops_nothing_and_is_told_of_once(world, caplog):
     caplog.set_level("INFO")
     world.start()
-    wait_until(lambda: "stream_pending_boards 2.0" in world.get("/metrics")[1], 10, "the pending boards are counted")
+    wait_until(lambda: "stream_pending_keys 2.0" in world.get("/metrics")[1], 10, "the pending boards are counted")
     world.progress.fault = DatabaseUnavailable(host="db")
-    wait_until(lambda: "\nstream_pending_boards " not in world.get("/metrics")[1], 10, "they are not known")
+    wait_until(lambda: "\nstream_pending_keys " not in world.get("/metrics")[1], 10, "they are not known")
     assert world.health() == (200, None)
 
     def told() -> list[str]:
@@ -262,7 +262,7 @@ def test_a_database_that_is_out_stops_nothing_and_is_told_of_once(world, caplog)
     saves = len(world.progress.saves)
     world.progress.fault = None
     wait_until(lambda: len(world.progress.saves) > saves + 3, 10, "progress is saved again")
-    wait_until(lambda: "stream_pending_boards 2.0" in world.get("/metrics")[1], 10, "and the boards are counted")
+    wait_until(lambda: "stream_pending_keys 2.0" in world.get("/metrics")[1], 10, "and the boards are counted")
     assert told() == [
         "monitor-progress: tries again: PostgreSQL cannot be reached. (host=db)",
         "monitor-progress: works again",

@@ -108,7 +108,7 @@ def test_a_name_that_other_text_of_the_product_has_is_no_setting(tmp_path: Path,
 
 def test_every_setting_may_have_a_line(tmp_path: Path) -> None:
     names = [name for section in SECTIONS for each in section.settings for name in each.variables]
-    assert {"STREAM_MAX_BOARDS_PER_BATCH", "KAFKA_IMAGE", "DB_BATCH_PASSWORD_FILE"} <= {*names}
+    assert {"STREAM_JOIN_MAX_BATCH_RECORDS", "KAFKA_IMAGE", "DB_BATCH_PASSWORD_FILE"} <= {*names}
     assert {each.variable for section in SECTIONS for each in section.settings if each.kind.is_secret} == {
         name for name in names if name not in without_secrets(dict.fromkeys(names, ""))
     }
