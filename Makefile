@@ -63,10 +63,10 @@ load: up ## send the reference volume and wait until the view shows all of it
 PYTEST = $(PY) -m pytest --dist loadfile --no-loadscope-reorder -n $(or $(PROCESSES),2)
 
 test: PROCESSES = 3
-test: setup ## run all tests but those of tests/e2e, in three processes; one test: make test T=file::name
+test: setup ## run all tests except tests/e2e, in three processes; one test: make test T=file::name
 	@$(if $(T),$(PY) -m pytest $(T),$(PYTEST) --ignore=tests/e2e)
 
-test-e2e: setup ## run the tests of the whole: Airflow and its pages in a browser, backups, tutorial, guide, rounds of faults
+test-e2e: setup ## run the end-to-end tests: Airflow and its pages in a browser, backups, tutorial, guide, rounds of faults
 	@$(PYTEST) tests/e2e
 
 test-unit: setup ## run the tests that start no server

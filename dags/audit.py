@@ -9,19 +9,18 @@ Compares Kafka with the contract every morning, and publishes the rate of duplic
 - `kafka` compares the number of brokers, and of the pipeline's topics the existence, partitions, replicas, replicas in
   sync, retention, cleanup and every other setting. It also compares the settings of the pipeline's producers, and
   whether the newest records are in the partitions of their keys. It records each drift as an alert with the command
-  that mends it. The brokers and the producers' settings are the first pipeline's to compare.
+  that corrects it. Only the first pipeline's audit compares the brokers and the producers' settings.
 - `stream` reads the duplicates that the published rebuild of each of the newest `KAFKA_RETENTION_DAYS` days counted in
   the output topic, logs and returns the rate of each day, and records an alert for each day above
-  `ALERT_DUPLICATES_PERCENT`. The same rates are in `pipeline days status`, and the counts in view
-  `day_trust`.
+  `ALERT_DUPLICATES_PERCENT`. The same rates are in `pipeline days status`, and the counts in view `day_trust`.
 
 **Danger**: none. It reads, and writes tables `alert` and `alert_notice` alone. Read a command before you run it: one
 that reassigns partitions copies their data between brokers. Duplicates do not change what readers see: the stream
 writes at least once, and readers see each version once.
 
-**How to run again**: trigger it, or clear a task. Do so after a drift was mended, so that its alert ends. A rate
-changes only when its day is rebuilt and published. On a shell, `pipeline kafka audit` prints the drifts
-and tells nobody.
+**How to run again**: trigger it, or clear a task. Do so after a drift was corrected, so that its alert ends. A
+rate changes only when its day is rebuilt and published. On a shell, `pipeline kafka audit` prints the drifts and sends
+no alert.
 """
 
 from typing import Any
@@ -41,14 +40,14 @@ for pipeline in pipeline_names():
 
         @task
         def kafka(pipeline: str) -> dict[str, Any]:
-            """Find the drifts, remember them, and tell the channels what is new."""
+            """Find the drifts, record them as alerts, and notify the channels of changes."""
             from include.airflow_support.alerts import audit_kafka
 
             return audit_kafka(pipeline, get_current_context())
 
         @task
         def stream(pipeline: str) -> dict[str, Any]:
-            """Publish the rates, remember days above the limit, and tell the channels what is new."""
+            """Publish the rates, record days above the limit as alerts, and notify the channels."""
             from include.airflow_support.alerts import audit_stream
 
             return audit_stream(pipeline, get_current_context())

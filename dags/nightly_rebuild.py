@@ -10,17 +10,16 @@ that can be rebuilt for three more days or fewer, then days that were never publ
 the dirty days that can still be rebuilt. So the next night rebuilds a day whose night was missed. `rebuild_together`
 builds them in one Spark application, in this order, for five minutes at most. `start_days` starts a run of
 `rebuild_day` for each, which takes its build over, or builds a day that failed or was left: look there for a day that
-failed. Days that a person has undone are *held*, and left alone. `certify_earlier` certifies days that an earlier night
-published and could not certify.
+failed. Days that a person has undone are *held*: the run skips them. `certify_earlier` certifies days that an earlier
+night published and could not certify.
 
 The run's partition key is its day: the run at 04:00 on 2026-11-21 has the key `2026-11-20`. The runs that it starts
-have their own days. After `NIGHT_BUDGET_S` seconds no further day is started. The next night rebuilds the
-rest.
+have their own days. After `NIGHT_BUDGET_S` seconds no further day is started. The next night rebuilds the rest.
 
 The DAG is active from the start. Airflow then makes one run, for the last night, which also takes earlier days.
 
-**Danger**: none by itself. The runs that it starts change what analysts read, see `rebuild_day`. While `rebuild_day` is
-paused, `start_days` fails, and no day is rebuilt.
+**Danger**: none by itself. The runs that it starts change the rows that analysts read, see `rebuild_day`. While
+`rebuild_day` is paused, `start_days` fails, and no day is rebuilt.
 
 **How to run again**: every task can run twice; clear the failed one. `rebuild_together`, cleared with what follows,
 builds the days anew; `start_days` starts their runs again. For one day or several, start a *backfill* from the first to

@@ -1,18 +1,18 @@
 """
 # rebuild_day
 
-Rebuilds a day from the raw records and publishes it. The run's partition key is the day, so the runs of a key are the
-history of that day. `nightly_rebuild` starts the runs, in the order in which the days have to be built.
+Rebuilds a day from the raw records and publishes it. The run's partition key is the day. `nightly_rebuild`
+starts the runs, in the order in which the days have to be built.
 
 **What a run does**: takes over the generation that the night has built, or builds one with Spark, verifies it, points
 the view at it, certifies the day's balance and covers the live rows that the day hides. A certified day is announced by
 an event of the asset `{pipeline}_certified_day`, which DAGs of other teams can follow. `rebuild` is skipped if
 `NIGHT_BUDGET_S` is spent and the night has not built the day: the next night takes it.
 
-**Danger**: publishing changes what analysts read for the day. It is one short transaction; the earlier generation is
-kept (`undo_day`), and a generation that fails verification is never published. A generation with unexplained
-differences, or without rows that readers see, waits in `approve` until a person decides under *Required Actions*. The
-day is unchanged until then, and after a rejection. While the DAG is paused, no night rebuilds anything:
+**Danger**: publishing changes the rows that analysts read for the day. It is one short transaction; the earlier
+generation is kept (`undo_day`), and a generation that fails verification is never published. A generation with
+unexplained differences, or without rows that readers see, waits in `approve` until a person decides under *Required
+Actions*. The day is unchanged until then, and after a rejection. While the DAG is paused, no night rebuilds anything:
 `nightly_rebuild` fails.
 
 **How to run again**: every task can run twice; clear the failed one. `rebuild`, cleared, builds the day anew. For a new

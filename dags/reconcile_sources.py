@@ -51,7 +51,7 @@ for pipeline in pipeline_names():
 
         @task
         def reconcile(pipeline: str, run_type: str, since: str, dry_run: str, reason: str) -> list[dict[str, Any]]:
-            """Publish what was saved and never published, or count it; refuses a wrong form before it drains."""
+            """Publish or count rows that were saved and never published; refuses a wrong form before it drains."""
             from include.airflow_support import steps
 
             return steps.reconcile(pipeline, run_type, since, dry_run == "True", reason)

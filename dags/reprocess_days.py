@@ -9,8 +9,8 @@ and still held by the topics or the archive; others are refused before anything 
 run shows what would change: counts by class, and rows before and after. The last task, `summary`, returns for each day
 the corrections by class, whether it was or would be published, and the address of its page.
 
-**Danger**: with `dry_run` off, publishing changes what analysts read for those days, one day after the other, also days
-that are held since somebody undid them. Look at a dry run first. A build with unexplained differences, or that lacks
+**Danger**: with `dry_run` off, publishing changes the rows that analysts read for those days, one day after the other,
+also for held days. Look at a dry run first. A build with unexplained differences, or that lacks
 rows which readers see, waits in `approve` until a person approves or rejects it under *Required Actions*;
 `accept_vanishing` approves it beforehand. Earlier generations are kept: `undo_day`.
 

@@ -5,12 +5,12 @@ Shows the earlier state of a day again (undo), or takes the last undo back (redo
 dry run, the default, changes nothing.
 
 **What a run does**: in one short transaction the day shows an earlier generation, whole, or the speed layer's rows when
-its first publication is undone. Readers never wait. The day is then *held*: the night leaves it alone until it is
+its first publication is undone. Readers never wait. The day is then *held*: the nightly run skips it until it is
 published by hand (`reprocess_days`) or redone. A dry run returns the generations before and after, with rows, hash,
 and when and why each was built, and the corrections, counted by class, that would be wrong again.
 
-**Danger**: with `dry_run` off it changes what analysts read for that day, and what the undone rebuild corrected is
-wrong again. Nothing is lost: the undone generation is kept for a redo.
+**Danger**: with `dry_run` off it changes the rows that analysts read for that day, and rows that the undone rebuild
+corrected are wrong again. Nothing is lost: the undone generation is kept for a redo.
 
 **How to run again**: the task can run twice, its run changes the day once. Another run goes back one step
 further: first look at the history, with `pipeline days history --day …`.
@@ -46,7 +46,7 @@ for pipeline in pipeline_names():
                 title="Generation",
                 description="The generation that an undo shows. 0: the stream's rows. Empty: the state before.",
             ),
-            "dry_run": dry_run_field("Show what the day would show, and change nothing."),
+            "dry_run": dry_run_field("Show the day as it would be, and change nothing."),
             "reason": reason_field("Kept in the day's history."),
         },
     ):

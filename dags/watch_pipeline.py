@@ -36,7 +36,7 @@ for pipeline in pipeline_names():
         # no retry: the next run does the same, and comes as soon
         @task(retries=0, execution_timeout=dt.timedelta(minutes=4))
         def watch(pipeline: str) -> dict[str, Any]:
-            """Find what is wrong, remember it, and tell the channels what is new."""
+            """Find the conditions, record them as alerts, and notify the channels of changes."""
             from include.airflow_support.alerts import watch_pipeline
 
             return watch_pipeline(pipeline, get_current_context())

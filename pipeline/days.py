@@ -68,7 +68,7 @@ def rebuild(
 ) -> int:
     """Build a generation of the day, and compare it.
 
-    It is built from the raw records. --publish also publishes it.
+    The rebuild reads the raw records. --publish also publishes the generation.
     """
     from include.integrity import commands
 
@@ -144,7 +144,7 @@ def publish(
 def undo(date: str, to: int | None, dry_run: bool, reason: str, made_by: str, as_json: bool) -> int:
     """Take the last publication back, and hold the day.
 
-    Readers see the state before it. The night leaves it alone until it is published by hand or redone.
+    Readers see the state before it. Nightly runs skip the day until it is published by hand or redone.
     """
     from include.integrity.days import publication
     from include.integrity.pages.day_page import preview
@@ -180,7 +180,7 @@ def redo(date: str, dry_run: bool, reason: str, made_by: str, as_json: bool) -> 
 def history(date: str, as_json: bool) -> int:
     """List each publication, undo and redo of the day.
 
-    Prints by whom, when and why.
+    Prints author, time and reason of each.
     """
     from include.integrity.days import publication
 
@@ -228,7 +228,7 @@ def acknowledge(date: str, and_before: bool, withdraw: bool, reason: str, made_b
 def status(date: str | None, limit: int, as_json: bool) -> int:
     """Show the status of each day.
 
-    Prints also until when it can be rebuilt.
+    Also prints until when each day can be rebuilt.
     """
     from include.integrity.days.day_status import newest_run
     from include.integrity.pages.page_model import load_rows
@@ -275,7 +275,7 @@ def dirty(as_json: bool) -> int:
 def watch(as_json: bool) -> int:
     """List the conditions that need a person.
 
-    They are those that watch_pipeline finds. Sends no alert.
+    The conditions are those of the DAG watch_pipeline. Sends no alert.
     """
     from include.integrity.watch.conditions import watch
 
@@ -287,7 +287,7 @@ def watch(as_json: bool) -> int:
 def collect(as_json: bool) -> int:
     """Drop generations that nobody will publish.
 
-    They are of killed builds and old dry runs.
+    These are the generations of killed builds and old dry runs.
     """
     from include.integrity.days import pruning
 

@@ -40,12 +40,12 @@ def repair(dry_run: bool, consumer: str | None, reject: str | None, force: bool)
     records. Without --dry-run it moves the ledger to that offset: the first record that the topic still holds. Reading
     a record twice does no harm.
 
-    The stream also refuses to start if generations were built from another topic of members (TopicReplaced): their cuts
-    have no meaning for the present topic. This command removes the topic from the cuts and marks the published days
-    dirty.
+    The stream also refuses to start if generations were built from another topic of the table (TopicReplaced): their
+    cuts have no meaning for the present topic. This command removes the topic from the cuts and marks the published
+    days dirty.
 
-    With --reject it makes one record a reject, whatever is wrong with it: table reject keeps the whole record, and the
-    stream skips it from the next start on. A rebuild still reads the record, and decides by itself.
+    With --reject it makes one record a reject, for any reason: table reject keeps the whole record, and the stream
+    skips it from the next start on. A rebuild still reads the record, and decides by itself.
 
     All moves of a query are one transaction, and table ledger_repair keeps each partition's move. The command refuses
     while a driver is alive. With --force it supersedes that driver, which then writes no more and ends.

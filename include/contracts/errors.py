@@ -76,11 +76,11 @@ class ContractMismatch(Misconfigured):
 
 
 class LedgerConflict(Retryable):
-    """Another writer advanced the offset ledger; this one writes nothing."""
+    """Another writer advanced the offset ledger; this one has written nothing."""
 
 
 class DriverSuperseded(Retryable):
-    """A driver that was started later took over; this one writes no more."""
+    """A driver that was started later took over; this one has stopped writing."""
 
 
 class TimelineChanged(DriverSuperseded):
@@ -88,7 +88,7 @@ class TimelineChanged(DriverSuperseded):
 
 
 class TableReplaced(Retryable):
-    """The topic of the member table was deleted and recreated; the next start loads it, or names the repair."""
+    """The topic of the table was deleted and recreated; the next start loads it, or names the repair."""
 
 
 class ForeignCluster(ConfigurationError):
@@ -116,7 +116,7 @@ class LedgerBeyondEnd(PositionRefused):
 
 
 class RecordsRefused(PipelineError):
-    """Too many records in a row failed, so the cause is not the records and no more become rejects."""
+    """Too many records in a row failed: the cause is not in the records, so no more become rejects."""
 
 
 class MissingRange(Misconfigured):

@@ -944,7 +944,7 @@ SELECT p.day,
        shown_rows(p.day) AS shown_rows,
        p.moved_at
   FROM day_publication p;
-COMMENT ON VIEW day_status IS 'How far each day is, and how much it can be trusted.';
+COMMENT ON VIEW day_status IS 'Status of each day, with the terms of its balance.';
 COMMENT ON COLUMN day_status.day IS 'Date in the pipeline''s time zone.';
 COMMENT ON COLUMN day_status.status IS
     'provisional (speed layer only), rebuilt (published) or certified (its balance adds up).';

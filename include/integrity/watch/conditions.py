@@ -114,7 +114,7 @@ def fallback_waiting(snapshot: Snapshot, limits: AlertSettings) -> Iterator[Sign
             yield Sign(
                 url,
                 f"{found.waiting:,} events wait in the fallback store, the oldest for {_duration(found.oldest_s)}: "
-                "bring Kafka back, or see why the store is not drained",
+                "bring Kafka back, or see the gateway's log for the reason why the store is not drained",
                 snapshot.window.now - dt.timedelta(seconds=found.oldest_s),
             )
 
@@ -191,7 +191,7 @@ def records_rejected(snapshot: Snapshot, _: AlertSettings) -> Iterator[Sign]:
         yield Sign(
             "",
             f"{snapshot.rejects:,} records became rejects since {snapshot.window.newest}: table reject has each with "
-            "its reason; mend their sender",
+            "its reason; correct their sender",
             snapshot.first_reject_at,
         )
 
@@ -202,8 +202,8 @@ def pending_old(snapshot: Snapshot, limits: AlertSettings) -> Iterator[Sign]:
     if count and oldest_s > limits.pending_age_s:
         yield Sign(
             "",
-            f"{count:,} records are pending, the oldest for {_duration(oldest_s)}: their key of the table was never "
-            "sent",
+            f"{count:,} records are pending, the oldest for {_duration(oldest_s)}: the table has no record of their "
+            "key; have its sender send it",
             snapshot.window.now - dt.timedelta(seconds=oldest_s),
         )
 
@@ -291,7 +291,7 @@ def day_held(snapshot: Snapshot, limits: AlertSettings) -> Iterator[Sign]:
             since = f"since {one.held_since:%Y-%m-%d %H:%M} UTC" if one.held_since else "since an unknown time"
             yield Sign(
                 str(one.day),
-                f"day {one.day} is held {since}, and the night leaves it alone: publish it by hand, or redo it",
+                f"day {one.day} is held {since}, and nightly runs skip it: publish it by hand, or redo it",
                 one.held_since,
             )
 

@@ -119,7 +119,7 @@ def test_a_viewer_is_told_to_ask_an_operator(day, open_as):
     with open_as("viewer") as page:
         frame = integrity(page)
         frame.get_by_role("button", name=f"Dry run of {day}").click()
-        frame.get_by_text("You may look, but not start runs. Ask an operator.").wait_for()
+        frame.get_by_text("You have no right to start runs. Ask an operator.").wait_for()
 
 
 def test_a_run_needs_a_reason(day, open_as):
@@ -233,7 +233,7 @@ def test_a_post_is_found_and_what_is_typed_is_text(day, open_as):
         frame.get_by_label("Id, or event id").fill("201")
         page.keyboard.press("Enter")
         verdict = frame.locator(".verdict").inner_text()
-        way = frame.get_by_role("region", name="Its way").inner_text()
+        way = frame.get_by_role("region", name="Places of the record").inner_text()
         frame.get_by_label("Id, or event id").fill(HOSTILE)
         frame.get_by_role("button", name="Find").click()
         frame.get_by_text("left no trace").wait_for()
@@ -291,14 +291,14 @@ def test_a_build_that_waits_is_rejected_on_the_page_of_its_day(pipeline, day, to
         with open_as("viewer") as other:
             shown_to_viewer = open_day(other, day)
             shown_to_viewer.get_by_role("button", name="Reject").click()
-            shown_to_viewer.get_by_text("You may look, but not decide. Ask an operator.").wait_for()
+            shown_to_viewer.get_by_text("You have no right to decide. Ask an operator.").wait_for()
         frame.get_by_role("link", name="All days").click()
         frame.get_by_role("link", name=f"Publish day {day}?").click()
         frame.get_by_role("heading", name=f"Publish day {day}?").wait_for()
         asked = frame.get_by_role("article").inner_text()
         found = violations(page, {"include": [["iframe", "#approvals"]]})
         frame.get_by_role("button", name="Reject").click()
-        frame.get_by_text("Airflow has the answer: Reject.").wait_for()
+        frame.get_by_text("Airflow has accepted the answer: Reject.").wait_for()
     with pipeline.airflow("operator") as operator:
         operator.wait(run, RUN_DEADLINE_S)
         assert operator.task_states(run)["rebuild_day.publish[0]"] == "skipped"
@@ -346,7 +346,7 @@ def test_only_builds_of_the_pipeline_and_the_day_are_asked_about_and_the_answer_
         page.route("**/hitlDetails", answer)
         frame = open_day(page, day)
         frame.get_by_role("button", name="Approve").click()
-        frame.get_by_text("Airflow has the answer: Approve.").wait_for()
+        frame.get_by_text("Airflow has accepted the answer: Approve.").wait_for()
         asked = frame.get_by_role("article").all_inner_texts()
         hacked = page.evaluate("window.hacked")
     assert len(asked) == 1
@@ -359,7 +359,7 @@ def test_only_builds_of_the_pipeline_and_the_day_are_asked_about_and_the_answer_
 def test_a_page_that_cannot_ask_which_builds_wait_says_so(day, open_as):
     with open_as("operator") as page:
         page.route("**/hitlDetails?*", lambda route: route.fulfill(status=503))
-        open_day(page, day).get_by_text("Airflow does not say which builds wait for a decision.").wait_for()
+        open_day(page, day).get_by_text("Airflow did not return the builds that wait for a decision.").wait_for()
 
 
 def test_the_keyboard_reaches_a_day_and_its_buttons(day, open_as, pipeline):

@@ -154,7 +154,7 @@ class TestRows:
     def test_a_day_that_no_night_published_is_told(self, date, changes, is_told):
         status = day_status(date, **({"status": "provisional", "generation_id": None} | changes))
 
-        told = [note for note in select_rows([status], WINDOW, "night")[0].notes if "is night on" in note]
+        told = [note for note in select_rows([status], WINDOW, "night")[0].notes if "check that night is on" in note]
         assert bool(told) == is_told
 
     def test_agrees_with_what_the_form_accepts(self):
@@ -392,7 +392,7 @@ class TestFind:
         answer = client(None, find=find).get("/board_detail/find?q=e")
 
         assert answer.status_code == 503
-        assert "It took too long" in answer.text
+        assert "exceeded its time limit" in answer.text
         assert "pipeline days find" in answer.text
 
     def test_a_third_search_at_a_time_is_refused(self):
@@ -541,7 +541,7 @@ class TestDay:
 
         text = self.text("/board_detail/days/2026-11-20?from=11&to=12", kept=[self.EARLIER], difference=difference)
 
-        assert "It took too long and was ended." in text
+        assert "The query exceeded its time limit and was cancelled." in text
         assert "abcdef012345" in text
 
     def test_a_build_that_waits_has_a_place_that_the_browser_fills(self):
