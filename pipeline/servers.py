@@ -87,7 +87,7 @@ def kafka_rights(given: tuple[str, ...]) -> int:
     from typing import get_args
 
     from include.kafka.access import Part, acl_commands
-    from include.runtime.settings import Settings
+    from include.runtime.settings import EXACTLY_ONCE, Settings
 
     settings = Settings.from_environment()
     principals: dict[Part, str] = {part: f"User:{part}" for part in get_args(Part)}
@@ -96,7 +96,8 @@ def kafka_rights(given: tuple[str, ...]) -> int:
         if part not in principals or not principal:
             raise ConfigurationError(f"--principal {each!r}: give one of {', '.join(principals)}, =, and its principal")
         principals[part] = principal
-    print(*acl_commands(settings.kafka.connection, settings.pipeline, principals), sep="\n")
+    is_exactly_once = settings.stream.delivery == EXACTLY_ONCE
+    print(*acl_commands(settings.kafka.connection, settings.pipeline, principals, is_exactly_once), sep="\n")
     return OK
 
 

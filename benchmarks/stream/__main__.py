@@ -1,4 +1,4 @@
-"""The speed layer's benchmarks: `python -m benchmarks.stream [cold|steady|serve|both|latency|table …]`, or all.
+"""The speed layer's benchmarks: `python -m benchmarks.stream [NAME …]`, all without a name; `--help` lists them.
 
 They start a broker and a PostgreSQL, and measure ours and the alternatives in turns: Kafka Streams, Flink, hand-written
 sinks. `table --members 13000000` measures restarts and latency with a large table.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.command import announced, parsed, parser_of, run
 from benchmarks.report import Report
-from benchmarks.stream.joins import cold, steady
+from benchmarks.stream.joins import cold, exactly_once, steady
 from benchmarks.stream.latency import latency
 from benchmarks.stream.parts import Bench, bench
 from benchmarks.stream.peers import ensure_jars
@@ -20,6 +20,7 @@ from demo import records
 
 _BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {
     "cold": cold, "steady": steady, "serve": serve, "both": both, "latency": latency, "table": table,
+    "exactly_once": exactly_once,
 }  # fmt: skip
 
 

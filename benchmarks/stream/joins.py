@@ -9,6 +9,7 @@ from benchmarks.stream.application import Application
 from benchmarks.stream.clock import time_until
 from benchmarks.stream.parts import Bench
 from include.contracts.pipelines import BOARD, MEMBER
+from include.runtime.settings import EXACTLY_ONCE
 
 _STEADY_FACTOR = 1.5
 _SETTLED_S = 3.0
@@ -45,6 +46,36 @@ def cold(bench: Bench, rounds: int) -> Report:
         ),
         Goal("seconds, ours / Flink hashmap", median_ratio(found["ours"], found["Flink hashmap"]), at_most=1.0),
     )
+    return report
+
+
+def exactly_once(bench: Bench, rounds: int) -> Report:
+    """Measure as `cold`, until a reader of committed records has the last one: both deliveries, and Kafka Streams."""
+    report = Report("exactly_once")
+    bench.begin(MEMBER.name, BOARD.name)
+    bench.fill(MEMBER.name)
+    bench.fill(BOARD.name)
+    starts: dict[str, Start] = {
+        "at least once": lambda: bench.ours("--query", "join"),
+        "exactly once": lambda: bench.ours("--query", "join", STREAM_DELIVERY=EXACTLY_ONCE),
+        "Kafka Streams v2": lambda: bench.kafka_streams("exactly_once_v2"),
+    }
+    found: dict[str, list[float]] = {name: [] for name in starts}
+    for number in range(1, rounds + 1):
+        names = list(starts) if number % 2 else list(reversed(starts))
+        for name in names:
+            bench.begin()
+            bench.forget_group()
+            with bench.counted() as counted, starts[name]() as application:
+                timing = time_until(bench.boards, counted, application.started_at, application)
+                report.add(timing.row(f"{name} {number}", "boards", application.cpu_s()))
+            found[name].append(timing.last_s)
+    report.judge(
+        Goal("seconds, exactly once / Kafka Streams exactly_once_v2, median of the pairs",
+             median_ratio(found["exactly once"], found["Kafka Streams v2"]), at_most=1.0),
+        Goal("seconds, exactly once / at least once",
+             median_ratio(found["exactly once"], found["at least once"]), at_most=1.15),
+    )  # fmt: skip
     return report
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg2
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.peer_python import peer_python
@@ -22,7 +22,8 @@ from benchmarks.stream.details import details
 from benchmarks.stream.peers import FLINK, KAFKA_STREAMS, command
 from demo import records
 from demo.load import as_gateway, send
-from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER
+from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER, SITE_PIPELINE
+from include.kafka.access import delivery_name
 from include.kafka.admin import create_topics
 from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
@@ -107,6 +108,33 @@ class Bench:
         """Return the number of records in a topic, from its end offsets."""
         return sum(self.offsets.ends(topic).values())
 
+    def forget_group(self) -> None:
+        """Remove the offsets of the join's group, so that exactly-once delivery begins at the topic's start."""
+        for future in self._admin.delete_consumer_groups([delivery_name(SITE_PIPELINE)]).values():
+            with contextlib.suppress(KafkaException):  # there is none yet
+                future.result()
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[Callable[[], int]]:
+        """Yield a function that reads board-detail as far as it is committed, and returns the records so far.
+
+        Transactions end in markers, which take offsets: the end of the topic does not tell the number of records.
+        """
+        consumer, count = Consumer({"bootstrap.servers": self.kafka.bootstrap_servers, "group.id": "counted",
+                                    "isolation.level": "read_committed", "enable.auto.commit": False}), 0  # fmt: skip
+        consumer.assign([TopicPartition(BOARD_DETAIL.name, each, 0) for each in range(PARTITIONS)])
+
+        def read() -> int:
+            nonlocal count
+            while found := consumer.consume(50_000, 0.02):
+                count += sum(each.error() is None for each in found)
+            return count
+
+        try:
+            yield read
+        finally:
+            consumer.close()
+
     def joined(self) -> int:
         """Return the number of records in board-detail."""
         return self.in_topic(BOARD_DETAIL.name)
@@ -149,20 +177,22 @@ class Bench:
             yield started
 
     @contextlib.contextmanager
-    def kafka_streams(self) -> Iterator[Application]:
+    def kafka_streams(self, guarantee: str = "at_least_once") -> Iterator[Application]:
         """Run Kafka Streams with two threads and no state; its internal topics are removed afterwards."""
         name = f"join-{self._next()}"
         try:
-            with self.kafka_streams_of(name, self._state()) as started:
+            with self.kafka_streams_of(name, self._state(), guarantee) as started:
                 yield started
         finally:
             made = [topic for topic in self._admin.list_topics(timeout=30).topics if topic.startswith(name)]
             for future in self._admin.delete_topics(made).values() if made else ():
                 future.result()
 
-    def kafka_streams_of(self, name: str, state: Path, standbys: int = 0) -> AbstractContextManager[Application]:
+    def kafka_streams_of(
+        self, name: str, state: Path, guarantee: str = "at_least_once", standbys: int = 0
+    ) -> AbstractContextManager[Application]:
         """Run an instance of the application `name` with two threads; its state and topics stay."""
-        arguments = [self.kafka.bootstrap_servers, name, str(state), "2", str(standbys)]
+        arguments = [self.kafka.bootstrap_servers, name, str(state), "2", str(standbys), guarantee]
         return self._started(f"Kafka Streams {state.name}", [*command(KAFKA_STREAMS, self.folder), *arguments])
 
     @contextlib.contextmanager

@@ -3,8 +3,8 @@
 The first line of an error's docstring begins its message; keyword arguments follow as context.
 
 The class of an error is the only place that says whether a retry helps. Its exit code follows from its kind, which is
-`Retryable`, `Misconfigured`, `WrongArguments`, or none of these. No other class sets an exit code. Tasks of Airflow are
-retried by the class, and Spark jobs by their exit code (decision 58).
+`Retryable`, `DriverFenced`, `Misconfigured`, `WrongArguments`, or none of these. No other class sets an exit code.
+Tasks of Airflow are retried by the class, and Spark jobs by their exit code (decision 58).
 """
 
 import os
@@ -16,8 +16,9 @@ LOOK = 3  # done, but a person has to look at what was found
 REFUSED = 4  # a retry does not help
 STOPPED = os.EX_SOFTWARE  # 70: supervision stopped the process, because it or a client of a server hung
 TRY_LATER = os.EX_TEMPFAIL  # 75: another run may succeed
+FENCED = os.EX_PROTOCOL  # 76: a later driver ended the transactions of this one
 MISCONFIGURED = os.EX_CONFIG  # 78: a person has to correct something first
-EXIT_CODES = (OK, CRASHED, USAGE, LOOK, REFUSED, STOPPED, TRY_LATER, MISCONFIGURED)
+EXIT_CODES = (OK, CRASHED, USAGE, LOOK, REFUSED, STOPPED, TRY_LATER, FENCED, MISCONFIGURED)
 FINAL = frozenset({USAGE, REFUSED, MISCONFIGURED})  # codes of failures that no retry mends; the others are retried
 
 
@@ -81,6 +82,12 @@ class LedgerConflict(Retryable):
 
 class DriverSuperseded(Retryable):
     """A driver that was started later took over; this one has stopped writing."""
+
+
+class DriverFenced(Retryable):
+    """Kafka ended the transactions of this driver, because a later one began; this one sends no more."""
+
+    exit_code = FENCED
 
 
 class TimelineChanged(DriverSuperseded):

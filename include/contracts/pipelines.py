@@ -71,9 +71,10 @@ _OWN_NAMES = {
     "pending_record", "pending_record_key", "pending_record_pkey", "pending_record_table_key", "pipeline_owner",
     "pipeline_setting", "pipeline_setting_pkey", "public", "publication", "publication_day", "publication_id_seq",
     "publication_pkey", "rebuild_run", "rebuild_run_pkey", "recorded", "reject", "reject_pkey", "searched_generation",
-    "searched_generation_pkey", "shown_rows", "site", "stream", "stream_driver", "stream_driver_pkey",
-    "stream_progress", "stream_progress_pkey", "stream_trial", "stream_trial_pkey", "stream_watermark",
-    "stream_watermark_pkey", "unchecked_day", "unchecked_day_pkey", "unchecked_day_request_seq", "waiting_record",
+    "searched_generation_pkey", "shown_rows", "site", "stream", "stream_delivery", "stream_delivery_pkey",
+    "stream_driver", "stream_driver_pkey", "stream_progress", "stream_progress_pkey", "stream_trial",
+    "stream_trial_pkey", "stream_watermark", "stream_watermark_pkey",
+    "unchecked_day", "unchecked_day_pkey", "unchecked_day_request_seq", "waiting_record",
     "was_pending",
 }  # fmt: skip
 

@@ -612,6 +612,13 @@ COMMENT ON COLUMN stream_trial.failures IS
     'How often the present step failed; while size is null, drivers that began here and ended without a word.';
 COMMENT ON COLUMN stream_trial.rejected IS 'Records in a row that became rejects because they could not be taken.';
 
+CREATE TABLE stream_delivery (
+    since timestamptz PRIMARY KEY DEFAULT now(),
+    delivery text NOT NULL CHECK (delivery IN ('at_least_once', 'exactly_once'))
+);
+GRANT SELECT, INSERT ON stream_delivery TO stream;
+COMMENT ON TABLE stream_delivery IS 'How the stream has delivered to {{output}}, since when: STREAM_DELIVERY.';
+
 CREATE TABLE pending_record (
     topic text NOT NULL,
     partition integer NOT NULL,
@@ -630,6 +637,7 @@ CREATE TABLE pending_record (
     traceparent text,
     covered_by bigint,
     hides boolean NOT NULL DEFAULT true,
+    page bigint,
     PRIMARY KEY (topic, partition, "offset")
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 CREATE INDEX pending_record_key ON pending_record ({{key}});
@@ -643,6 +651,8 @@ COMMENT ON TABLE pending_record IS 'Records whose {{table}} is not known yet, wh
 COMMENT ON COLUMN pending_record.version_at IS 'The version of the {{stream}} that waits.';
 COMMENT ON COLUMN pending_record.traceparent IS 'The trace of the request that made it; null if it belongs to none.';
 COMMENT ON COLUMN pending_record.sent_at IS 'When it was sent to {{output}}; the row goes when that is served.';
+COMMENT ON COLUMN pending_record.page IS
+    'The transaction that sends it with exactly-once delivery: it was sent if Kafka has committed this number.';
 COMMENT ON COLUMN pending_record.covered_by IS
     'The generation that its day shows, if it has this version of the {{stream}} or a newer one. Null while it waits.';
 COMMENT ON COLUMN pending_record.hides IS
@@ -1008,7 +1018,13 @@ SELECT d.day,
                    || CASE WHEN sum(c.count::bigint) = 1 THEN ' row' ELSE ' rows' END
                    || ' of the stream that no rebuild can read any more'
               FROM jsonb_each_text(d.dirty) c (cause, count) WHERE c.cause LIKE 'unread %'),
-           CASE WHEN d.is_unchecked THEN 'a check for late records is due' END) AS summary
+           CASE WHEN d.is_unchecked THEN 'a check for late records is due' END) AS summary,
+       (SELECT CASE WHEN bool_and(v.delivery = 'exactly_once') AND bool_or(v.since <= b.begins)
+                    THEN 'exactly_once' ELSE 'at_least_once' END
+          FROM (SELECT delivery, since, lead(since, 1, 'infinity') OVER (ORDER BY since) AS ended
+                  FROM stream_delivery) v
+         CROSS JOIN (SELECT d.day::timestamp AT TIME ZONE COALESCE(z.value, 'UTC') AS begins) b
+         WHERE v.ended > b.begins AND v.since <= COALESCE(d.published_at, now())) AS delivery
   FROM (SELECT p.day,
                p.status,
                p.generation_id,
@@ -1044,6 +1060,8 @@ COMMENT ON COLUMN day_trust.duplicate_count IS
     'Records of the output topic beyond the first of their version, as the published rebuild counted them.';
 COMMENT ON COLUMN day_trust.summary IS
     'One sentence: whether the day can be trusted, and why. Times are in the pipeline''s time zone.';
+COMMENT ON COLUMN day_trust.delivery IS
+    'How the stream delivered to {{output}}: exactly_once if it did so from the day''s start to its publication.';
 
 CREATE VIEW day_correction AS
 SELECT c.generation_id,

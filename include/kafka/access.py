@@ -5,7 +5,7 @@ librdkafka's log becomes entries of `logging`; by itself it writes lines of its 
 
 import logging
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -19,26 +19,37 @@ from include.runtime.kafka_connection import KafkaConnection
 
 Part = Literal["gateway", "stream", "batch", "integrity", "topics"]
 _DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+_OF_DELIVERY = {
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("Write", "--transactional-id"),
+    KafkaError.GROUP_AUTHORIZATION_FAILED: ("Read", "--group"),
+}
 
 
 @dataclass(frozen=True)
 class Right:
-    """Operations on topics that one part needs. Read and Write include Describe."""
+    """Operations on topics that one part needs, or on what `option` of kafka-acls names. They include Describe."""
 
     part: Part
     operations: tuple[str, ...]
-    topics: tuple[str, ...]
+    names: tuple[str, ...]
+    option: str = "--topic"
 
 
 class KafkaAccessDenied(ConfigurationError):
     """Kafka denies an operation to this client."""
 
 
-def rights(pipeline: Definition) -> list[Right]:
+def delivery_name(pipeline: Definition) -> str:
+    """Return the name of the join's consumer group and of its transactional id, for exactly-once delivery."""
+    return f"{pipeline.name}.join"
+
+
+def rights(pipeline: Definition, is_exactly_once: bool = False) -> list[Right]:
     """Return the least rights of the parts: `topics` creates the topics, `integrity` is the Integrity page.
 
     `batch` also writes: reconcile_sources sends missing events, and forget_member tombstones.
     """
+    delivery = (delivery_name(pipeline),) if is_exactly_once else ()
     raw = (pipeline.table.name, pipeline.stream.name)
     all_topics = (*raw, pipeline.output.name)
     return [
@@ -48,13 +59,16 @@ def rights(pipeline: Definition) -> list[Right]:
         Right("batch", ("Read", "Write", "DescribeConfigs"), all_topics),
         Right("integrity", ("Read",), all_topics),
         Right("topics", ("Create", "Describe", "DescribeConfigs"), all_topics),
+        *(Right("stream", (operation,), delivery, option) for operation, option in _OF_DELIVERY.values() if delivery),
     ]
 
 
-def acl_commands(kafka: KafkaConnection, pipeline: Definition, principals: Mapping[Part, str]) -> Iterator[str]:
+def acl_commands(
+    kafka: KafkaConnection, pipeline: Definition, principals: Mapping[Part, str], is_exactly_once: bool = False
+) -> Iterator[str]:
     """Yield the commands that grant the rights to each part's principal, such as `User:gateway`."""
-    for right in rights(pipeline):
-        yield _command(kafka, principals[right.part], right.operations, right.topics)
+    for right in rights(pipeline, is_exactly_once):
+        yield _command(kafka, principals[right.part], right.operations, right.names, right.option)
 
 
 @contextmanager
@@ -69,14 +83,22 @@ def broker_errors(client: AdminClient, kafka: KafkaConnection, operation: str, t
 
 
 def broker_error(
-    exc: KafkaException, kafka: KafkaConnection, operation: str, topic: str = "", **where: object
+    exc: KafkaException, kafka: KafkaConnection, operation: str, topic: str = "", delivery: str = "", **where: object
 ) -> PipelineError:
     """Return the pipeline's error for one of Kafka's clients.
 
     It is KafkaAccessDenied if the client may not carry out the operation, such as `Read`, and names the command that
-    grants it; otherwise BrokerUnavailable.
+    grants it; otherwise BrokerUnavailable. `delivery` is the `delivery_name`, for errors of transactions.
     """
-    if exc.args[0].code() not in _DENIED:
+    code = exc.args[0].code()
+    if code in _OF_DELIVERY and delivery:
+        operation, option = _OF_DELIVERY[code]
+        command = _command(kafka, kafka.principal, (operation,), (delivery,), option)
+        return KafkaAccessDenied(
+            f"Kafka denies {operation} on {option.removeprefix('--')} {delivery} to {kafka.principal}; "
+            f"grant it: {command}"
+        )
+    if code not in _DENIED:
         of_topic = {"topic": topic, **where} if topic else where
         return BrokerUnavailable("", bootstrap_servers=kafka.bootstrap_servers, **of_topic, reason=str(exc))
     command = _command(kafka, kafka.principal, (operation,), (topic or "*",))
@@ -85,8 +107,10 @@ def broker_error(
     )
 
 
-def _command(kafka: KafkaConnection, principal: str, operations: tuple[str, ...], topics: tuple[str, ...]) -> str:
-    options = [("--operation", each) for each in operations] + [("--topic", each) for each in topics]
+def _command(
+    kafka: KafkaConnection, principal: str, operations: Sequence[str], names: Sequence[str], option: str = "--topic"
+) -> str:
+    options = [("--operation", each) for each in operations] + [(option, each) for each in names]
     words = ["kafka-acls.sh", "--bootstrap-server", kafka.bootstrap_servers, "--add", "--allow-principal", principal]
     return shlex.join([*words, *(word for option in options for word in option)])
 

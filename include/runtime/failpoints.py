@@ -31,9 +31,16 @@ ACTIONS = ("kill", "pause")
 RECORD_ACTIONS = ("fail", "kill")
 ARMED = "armed"
 STATE_FAILPOINTS = ("state.writing", "state.before_rename", "state.after_rename", "state.merged")
+TRANSACTION_FAILPOINTS = (  # of exactly-once delivery
+    "transaction.planned",
+    "transaction.sending",
+    "transaction.before_commit",
+    "transaction.after_commit",
+)
 STREAM_FAILPOINTS = (
     "table.while_loading",
     *STATE_FAILPOINTS,
+    *TRANSACTION_FAILPOINTS,
     "join.before_send",
     "join.after_send",
     "join.before_ledger",

@@ -37,6 +37,8 @@ Role = Literal["pipeline_owner", "gateway", "stream", "batch", "integrity", "ana
 
 new_password = partial(secrets.token_hex, 16)  # without characters that are special in a URL, a shell or compose
 
+AT_LEAST_ONCE, EXACTLY_ONCE = "at_least_once", "exactly_once"  # values of STREAM_DELIVERY
+
 _DAYS = kinds.whole(most=36_500)
 _DAYS_OR_NONE = kinds.whole(least=0, most=36_500)
 _COUNT = kinds.whole()
@@ -258,6 +260,12 @@ class StreamSettings:
         "records per batch of *join*")
     serve_max_batch_records: int = setting("STREAM_SERVE_MAX_BATCH_RECORDS", _COUNT, 50_000,
         "records per batch of *serve*")
+    delivery: str = setting("STREAM_DELIVERY", kinds.choice(AT_LEAST_ONCE, EXACTLY_ONCE), AT_LEAST_ONCE,
+        "of *join* to the output topic; exactly_once: one transaction for each batch", env=True)
+    max_transaction_records: int = setting("STREAM_MAX_TRANSACTION_RECORDS", _COUNT, 100_000,
+        "records per batch of *join* with exactly_once")
+    max_transaction_bytes: int = setting("STREAM_MAX_TRANSACTION_BYTES", _COUNT, 128 << 20,
+        "bytes of the stream's records in a transaction; the driver holds the joined records meanwhile")
     max_batch_bytes: int = setting("STREAM_MAX_BATCH_BYTES", _COUNT, 64 << 20,
         "bytes of keys, values and headers that pass through the driver at a time; 64 MiB need about 1 GiB of heap")
 

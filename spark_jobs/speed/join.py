@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -22,17 +23,19 @@ from include.contracts import headers as h
 from include.contracts.clock import instant_of
 from include.contracts.day import Day
 from include.contracts.definition import Definition
-from include.contracts.errors import DatabaseUnavailable, TimelineChanged
+from include.contracts.errors import DatabaseUnavailable, LedgerBeyondEnd, TimelineChanged
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.validation import Reject
 from include.database.sessions import present_timeline
 from include.kafka.reader import TopicTail
 from include.runtime.failpoints import failpoint, failpoint_records
+from include.runtime.settings import EXACTLY_ONCE
 from include.runtime.tracing import MAX_LINKS
-from spark_jobs.connectors.kafka import pages, read_range, write_records
+from spark_jobs.connectors.kafka import pages, read_range
 from spark_jobs.decoding.reference import TableRow, plain_value, read_slow_path
 from spark_jobs.decoding.spark import RECORD, day_of, decode, timestamp_of, to_records
 from spark_jobs.joining import details_of_newest
+from spark_jobs.speed.delivery import AtLeastOnce, Committed, Delivery, ExactlyOnce
 from spark_jobs.speed.health.state import Batch, Query
 from spark_jobs.speed.isolation import Isolation, reason_of_reject
 from spark_jobs.speed.join_keys import JoinKeys
@@ -52,6 +55,8 @@ log = logging.getLogger(__name__)
 
 
 CONSUMER: Query = "join"
+_COORDINATES = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
+_MARKED = 10_000  # coordinates in a statement
 
 
 class JoinProgress:
@@ -116,6 +121,7 @@ class StreamTableJoin:
         table: TableState,
         keys: JoinKeys,
         read: Callable[[OffsetRange], DataFrame],
+        delivery: Delivery,
     ) -> None:
         """`read` returns the records of a range of the topic."""
         self._context = context
@@ -125,7 +131,9 @@ class StreamTableJoin:
         self._keys = keys
         self._stream = definition.stream
         self._read = read
+        self._delivery = delivery
         self._max_bytes = context.settings.stream.max_batch_bytes  # of records in the driver at once
+        self._has_uncommitted = delivery.is_exactly_once  # pending records of a batch that may be read again
         self._lock = threading.Lock()
         self._pending = PendingPages(context.store, table.known, self._max_bytes)
         self._resolved = 0
@@ -140,20 +148,35 @@ class StreamTableJoin:
     def process(self, records: DataFrame, range_: OffsetRange, batch_id: int, progress: JoinProgress) -> None:
         """Process the records of a range.
 
-        Records are sent before progress is recorded: a crash in between sends them again and never loses them.
+        Records are sent before progress is recorded: a crash in between sends them again and never loses them. With
+        exactly-once delivery the records that are not sent are saved first, because the transaction records the
+        progress; a range that is too large for one is halved.
         """
         started, began_ns = time.monotonic(), time.time_ns()
         failpoint_records("join.records", lambda topic, *at: topic == self._stream.name and range_.holds(*at))
+        if self._delivery.has(range_):
+            progress.set_progress(range_.end)
+            return
         with self._lock:
+            self._forget_uncommitted()
             # the records' offsets are fixed; the table is read to its end afterwards, so that no row is missed
             self._refresh()
             refreshed = time.monotonic()
-            rows = self._rows_of(range_)
-            looked_up = time.monotonic()
-            sent = self._send(self._details(records, rows))
-            done = time.monotonic()
-            self._write_unsent(sent, range_, batch_id)
-            saved = time.monotonic()
+            keys = self._keys_of(range_)
+            if not (is_too_large := self._is_too_large(range_)):
+                rows = self._rows_with(keys)
+                looked_up = time.monotonic()
+                self._has_uncommitted = self._delivery.is_exactly_once
+                sent = self._send(self._details(records, rows))
+                done = time.monotonic()
+                self._write_unsent(sent, range_, batch_id, self._left_of)
+                self._delivery.commit(sent.records, range_)
+                self._has_uncommitted = False
+                saved = time.monotonic()
+        if is_too_large:
+            for half in range_.cut(-(-range_.count // 2)):
+                self.process(self.decoded(self._read(half)), half, STEP, progress)
+            return
         failpoint("join.before_ledger")
         progress.set_progress(range_.end)
         self._context.state.set_position(self._stream.name, range_.end)
@@ -180,6 +203,7 @@ class StreamTableJoin:
             self._refresh()
             if self._pending.is_done:
                 return 0
+            self._forget_uncommitted()
             records = self._pending.next()
             if not records:
                 return 0
@@ -206,9 +230,22 @@ class StreamTableJoin:
         self._context.state.set_table_size(self._table.size)
         self._pending.note(changed)
 
-    def _rows_of(self, range_: OffsetRange) -> DataFrame:
-        """Return the rows of the table that the records of a range name, as far as they are known."""
-        return self._rows_with(self._context.retry(lambda: self._keys.of(range_), CONSUMER))
+    def _forget_uncommitted(self) -> None:
+        """Delete the pending records of a batch that was not committed: the next try may send them with the batch."""
+        if self._has_uncommitted:
+            offsets = self._delivery.committed.offsets
+            self._context.retry(lambda: self._context.store.delete_from(self._stream.name, offsets), CONSUMER)
+            self._has_uncommitted = False
+
+    def _is_too_large(self, range_: OffsetRange) -> bool:
+        """True if the records of the range that `_keys_of` has read are too many bytes for a transaction."""
+        if not self._delivery.is_exactly_once or range_.count < 2:
+            return False
+        return self._keys.bytes > self._context.settings.stream.max_transaction_bytes
+
+    def _keys_of(self, range_: OffsetRange) -> Keys:
+        """Return the keys of the table that the records of a range name."""
+        return self._context.retry(lambda: self._keys.of(range_), CONSUMER)
 
     def _rows_with(self, keys: Keys) -> DataFrame:
         found = pa.concat_tables(self._table.lookup(keys) or [self._table.schema.empty_table()])
@@ -228,17 +265,18 @@ class StreamTableJoin:
     def _send(self, details: DataFrame) -> "_Sent":
         counted = Observation()
         traces = [] if self._context.tracer is None else [_traces()]
-        self._write(details.observe(counted, *_counts(), *traces).where("is_sent"))
+        records = self._collect(details.observe(counted, *_counts(), *traces).where("is_sent"))
         counts = counted.get
         self._context.state.add_count("sent", counts["sent"])
-        return _Sent(details, counts)
+        return _Sent(details, counts, records)
 
-    def _write(self, details: DataFrame) -> None:
+    def _collect(self, details: DataFrame) -> pa.Table | None:
+        """Make records of these rows. With at-least-once delivery they are sent by then."""
         self._check_lease()
         failpoint("join.before_send")
-        kafka = self._context.settings.kafka.connection
-        write_records(to_records(details, self._definition), kafka, self._definition.output.name)
+        records = self._delivery.collect(details)
         failpoint("join.after_send")
+        return records
 
     def _check_lease(self) -> None:
         """Raise DriverSuperseded if a later driver has taken over.
@@ -250,7 +288,9 @@ class StreamTableJoin:
         except DatabaseUnavailable as exc:
             log.warning("sending without checking the lease: %s", exc)
 
-    def _write_unsent(self, sent: "_Sent", range_: OffsetRange, batch_id: int) -> None:
+    def _write_unsent(
+        self, sent: "_Sent", range_: OffsetRange, batch_id: int, left_of: Callable[[OffsetRange], DataFrame]
+    ) -> None:
         """Save the records that were not sent: pending ones and rejects. There are rarely any.
 
         A valid record of the slow path is saved as pending too, as plain JSON. It is sent with the pending records if
@@ -259,7 +299,7 @@ class StreamTableJoin:
         count = sent.counts["pending"] + sent.counts["slow_path"]
         if not count:
             return
-        for page in pages(self._left(sent.details), self._left_of, range_, count, self._max_bytes):
+        for page in pages(self._left(sent.details), left_of, range_, count, self._max_bytes):
             waiting = page.filter(pc.field("ok")).select(PendingRecord._fields).to_pylist()
             rejected, taken = read_slow_path(page.filter(~pc.field("ok")), self._stream)
             right = [self._of_slow_path(record, row) for record, row in taken]
@@ -286,7 +326,10 @@ class StreamTableJoin:
                             value=plain_value(record["value"], self._stream), version_at=row.version_at)  # fmt: skip
 
     def _left_of(self, range_: OffsetRange) -> DataFrame:
-        return self._left(self._details(self.decoded(self._read(range_)), self._rows_of(range_)))
+        return self._left(self._details_of(range_))
+
+    def _details_of(self, range_: OffsetRange) -> DataFrame:
+        return self._details(self.decoded(self._read(range_)), self._rows_with(self._keys_of(range_)))
 
     def _save_pending(self, records: Sequence[PendingRecord], batch_id: int) -> None:
         if records:
@@ -297,7 +340,68 @@ class StreamTableJoin:
     def reject(self, rejected: Sequence[Reject], end: Offsets, progress: JoinProgress) -> None:
         """Save rejects of records that cannot be processed, and advance the ledger past them."""
         keep_rejects(self._context, rejected)
+        with self._lock:
+            self._delivery.commit(None, OffsetRange(self._delivery.committed.offsets, end))
         progress.set_progress(end)
+
+    def renew(self) -> None:
+        """Commit the offsets again before Kafka forgets them, if the delivery has any."""
+        with self._lock:
+            self._delivery.renew()
+
+    def recover(self, committed: Committed, ledger: Offsets, start: Offsets, is_database_behind: bool) -> None:
+        """Settle what earlier drivers left in doubt, by reading: called once, before any record is taken.
+
+        `committed` is what Kafka has, `ledger` what the database has, `start` the later of both. Only the last page of
+        pending records can be in doubt: it was sent if Kafka has its number. If the database is behind Kafka, because
+        it was restored, or its driver ended in between, the output topic says which records were sent. Those of the
+        stream in between that were not are saved once more, as pending or as rejects.
+        """
+        self._forget_uncommitted()
+        store, retry = self._context.store, self._context.retry
+        planned = retry(store.planned_pages, CONSUMER)
+        if sent := [at for at, page in planned if page == committed.page]:
+            retry(lambda: store.mark_sent(sent), CONSUMER)
+        if unsent := [at for at, page in planned if page != committed.page]:
+            retry(lambda: store.plan_page(None, unsent), CONSUMER)
+        if not is_database_behind:
+            return
+        log.warning("the database is behind Kafka: what was sent is read from topic %s", self._definition.output.name)
+        found = retry(self._sent_since_served, CONSUMER)
+        for part in found.to_batches(max_chunksize=_MARKED):
+            at = [(self._stream.name, *row.values()) for row in part.to_pylist()]
+            if waiting := retry(partial(store.waiting_among, at), CONSUMER):
+                retry(partial(store.mark_sent, waiting), CONSUMER)
+        between = OffsetRange(ledger, start)
+        if between.count:
+            is_known = self._session.createDataFrame(found).distinct().withColumn("is_known", F.lit(True))
+
+            def left(range_: OffsetRange) -> DataFrame:
+                details = self._details_of(range_).drop("is_sent").join(is_known, ["partition", "offset"], "left")
+                return details.withColumn("is_sent", F.expr("is_known IS NOT NULL"))
+
+            details = left(between)
+            counted = details.agg(*_counts()).collect()[0].asDict()
+            self._write_unsent(_Sent(details, counted, None), between, STEP, lambda part: self._left(left(part)))
+
+    def _sent_since_served(self) -> pa.Table:
+        """Return partition and offset of the stream's records that the output has beyond what the database took."""
+        output, offset_reader = self._definition.output.name, self._context.offset_reader
+        topic_id, available = offset_reader.topic_id(output), offset_reader.available(output)
+        entries = self._context.ledger.entries("serve", output)
+        served = {each.partition: each.next_offset for each in entries if each.topic_id == topic_id}
+        start = {p: max(first, served.get(p, first)) for p, first in available.start.items()}
+        names = [self._definition.source_header(f"stream_{part}") for part in ("topic", "partition", "offset")]
+        topic = self._stream.name.encode()
+        rows: list[pa.Table] = [_COORDINATES.empty_table()]
+        with closing(TopicTail(self._context.settings.kafka.connection, output)) as tail:
+            tail.begin(start)
+            for messages in tail.iter_to(available.end):
+                headers = [dict(each.headers() or ()) for each in messages]
+                at = [(int(each[names[1]]), int(each[names[2]])) for each in headers if each.get(names[0]) == topic]
+                if at:
+                    rows.append(pa.table([pa.array(each) for each in zip(*at, strict=True)], ["partition", "offset"]))
+        return pa.concat_tables([each.cast(_COORDINATES) for each in rows]).combine_chunks()
 
     def reject_pending(self, batch: PendingBatch, reason: str) -> None:
         """Make rejects of pending records that cannot be sent; they are no longer pending."""
@@ -326,10 +430,14 @@ class StreamTableJoin:
             known = details.where("is_matched")
             sent = [(row[0], row[1], row[2]) for row in known.select("topic", "partition", "offset").collect()]
             if sent:
-                self._write(known)
+                joined = self._collect(known)
+                store = self._context.store
+                self._delivery.commit_page(
+                    joined, lambda page: self._context.retry(lambda: store.plan_page(page, sent), CONSUMER)
+                )
                 failpoint("resolve.after_send")
                 # after the acks: a crash before it sends again
-                self._context.retry(lambda: self._context.store.mark_sent(sent), CONSUMER)
+                self._context.retry(lambda: store.mark_sent(sent), CONSUMER)
                 self._context.state.add_count("pending_sent", len(sent))
                 self._resolved += len(sent)
                 log.info("sent %d pending records", len(sent))
@@ -373,10 +481,11 @@ def _traces() -> Column:
 
 
 class _Sent(NamedTuple):
-    """The details of a batch after sending, including the unsent ones, and the counts of the observation."""
+    """The details of a batch, including unsent ones, the counts of the observation, and records not sent yet."""
 
     details: DataFrame
     counts: dict[str, Any]
+    records: pa.Table | None
 
 
 class JoinQuery(StreamQuery):
@@ -387,6 +496,10 @@ class JoinQuery(StreamQuery):
     def __init__(self, context: DriverContext, definition: Definition) -> None:
         super().__init__(context, definition)
         self._timeline = ""
+        self._ledger_start: Offsets = {}
+        self._committed = Committed({})
+        kafka, is_exactly_once = context.settings.kafka.connection, context.settings.stream.delivery == EXACTLY_ONCE
+        self._delivery = (ExactlyOnce if is_exactly_once else AtLeastOnce)(kafka, definition)
 
     def prepare(self) -> None:
         """See `StreamQuery.prepare`. Raises TopicReplaced if the table's topic was created again."""
@@ -409,6 +522,26 @@ class JoinQuery(StreamQuery):
         self._closing.callback(self._warm.stop)
         self._warm.start()
 
+    def take_position(self) -> None:
+        """See `StreamQuery.take_position`. With exactly-once delivery Kafka's offsets win over the ledger's.
+
+        The ledger has later ones only if a driver ran with at-least-once delivery since. Raises LedgerBeyondEnd.
+        """
+        super().take_position()
+        self._retry(lambda: self._context.store.note_delivery(self._context.settings.stream.delivery))
+        self._ledger_start = self._start
+        delivery = self._delivery
+        if not isinstance(delivery, ExactlyOnce):
+            return
+        self._closing.callback(delivery.close)
+        self._committed = self._retry(lambda: delivery.open([*self._start], self._topic_id, self._timeline))
+        self._start = {p: max(at, self._committed.offsets.get(p, at)) for p, at in self._ledger_start.items()}
+        ends = self._retry(lambda: self._context.offset_reader.ends(self._topic))
+        if beyond := {p: (at, ends[p]) for p, at in self._start.items() if at > ends[p]}:
+            raise LedgerBeyondEnd("the committed offsets of the join's group are beyond the end of the topic",
+                                  topic=self._topic, committed_and_end=beyond)  # fmt: skip
+        self._context.state.set_position(self._topic, self._start)
+
     def _keep_rejects(self, rejected: Sequence[Reject]) -> None:
         """Save rejects of the table. A standby saves none: it takes records only if their rejects are saved already.
 
@@ -430,7 +563,10 @@ class JoinQuery(StreamQuery):
         Raises TableReplaced, and TimelineChanged if the database was restored or failed over meanwhile.
         """
         context, definition = self._context, self._definition
-        table, most = self._table, context.settings.stream.join_max_batch_records
+        table, stream = self._table, context.settings.stream
+        most = stream.join_max_batch_records
+        if self._delivery.is_exactly_once:
+            most = min(most, stream.max_transaction_records)
         self._warm.stop()
         self._retry(table.refresh if table.is_loaded else table.load)
         # again, after days as a standby; from now on `table` checks its topic's id
@@ -441,8 +577,10 @@ class JoinQuery(StreamQuery):
         read = self._reader(session)
         keys = JoinKeys(TopicTail(context.settings.kafka.connection, self._topic), definition)
         self._closing.callback(keys.close)
-        join = self._join = StreamTableJoin(context, definition, session, table, keys, read)
-        progress = self._progress = JoinProgress(context, self._topic, self._topic_id, self._start)
+        join = self._join = StreamTableJoin(context, definition, session, table, keys, read, self._delivery)
+        progress = self._progress = JoinProgress(context, self._topic, self._topic_id, self._ledger_start)
+        if isinstance(self._delivery, ExactlyOnce):
+            self._recover(self._delivery)
         pending = self._pending = self._isolation("pending", join.resolve, join.reject_pending)
         self._retry(lambda: join.resume_pending(pending))
         isolation = self._topic_isolation(
@@ -457,6 +595,15 @@ class JoinQuery(StreamQuery):
 
         return self._write(join.decoded(self._records(session, most)), checkpoints, process)
 
+    def _recover(self, delivery: ExactlyOnce) -> None:
+        """Settle what earlier drivers left, commit where this one starts, and let the ledger follow."""
+        committed, ledger, start = self._committed, self._ledger_start, self._start
+        is_behind = any(committed.offsets.get(p, at) > at for p, at in ledger.items())
+        is_restored = committed.timeline not in ("", self._timeline)
+        self._retry(lambda: self._join.recover(committed, ledger, start, is_behind or is_restored))
+        delivery.commit(None, OffsetRange(committed.offsets, start))
+        self._progress.set_progress(start)
+
     def tick(self) -> None:
         """Advance the ledger if that failed before, and send a page of pending records."""
         self._progress.catch_up()
@@ -465,6 +612,7 @@ class JoinQuery(StreamQuery):
 
     def _tick_rarely(self) -> None:
         self._table.check_topic()
+        self._join.renew()
         super()._tick_rarely()
         self._context.store.forget_superseded()
 

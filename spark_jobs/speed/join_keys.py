@@ -32,6 +32,7 @@ class JoinKeys:
         name = definition.stream.field(definition.join_field).name
         value = msgspec.defstruct("Value", [("key", _Key)], rename={"key": name})
         self._decode = msgspec.json.Decoder(value).decode
+        self.bytes = 0  # of keys and values in the range that was read last
 
     def of(self, range_: OffsetRange) -> Keys:
         """Return the keys that valid records of the range name, ascending and unique. Raises as `RangeReader.iter_to`.
@@ -41,7 +42,12 @@ class JoinKeys:
         start = {partition: range_.start.get(partition, 0) for partition in range_.end}
         if self._tail.position != start:
             self._tail.begin(start)
-        return unique_keys([key for messages in self._tail.iter_to(range_.end) for key in self._keys(messages)])
+        keys: list[int] = []
+        self.bytes = 0
+        for messages in self._tail.iter_to(range_.end):
+            self.bytes += sum(map(len, messages))
+            keys += self._keys(messages)
+        return unique_keys(keys)
 
     def of_messages(self, messages: Iterable[Message]) -> Keys:
         """Return the keys that these records name."""

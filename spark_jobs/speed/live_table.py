@@ -8,6 +8,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import psycopg2
 import pyarrow as pa
@@ -238,15 +239,15 @@ class LiveTableSink:
         """Set the offsets at which the query begins. A ledger that is found below them was set back, and is refused."""
         self._committed_offsets = dict(start)
 
-    def apply(self, records: pa.Table) -> Applied:
-        """Write one batch and advance the ledger to its ends, in one transaction, or nothing.
+    def apply(self, records: pa.Table, beyond: Offsets = MappingProxyType({})) -> Applied:
+        """Write one batch and advance the ledger to its ends, or to those `beyond`, in one transaction, or nothing.
 
         Records below the ledger are skipped, so a batch whose commit was not answered can be applied again. A row that
         PostgreSQL refuses becomes a reject; the others are written. Raises BatchInterrupted (a DatabaseUnavailable) if
         a retry may succeed; LedgerConflict if another writer advanced the ledger or it was set back; DriverSuperseded;
         BatchRefused. Blocks up to the session's limits.
         """
-        ends = ends_of(records)
+        ends = {**ends_of(records), **beyond}
         applied = Applied()
         with self._transaction() as cursor:
             self._lease.hold(cursor)

@@ -12,6 +12,7 @@ from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
 from include.contracts.fields import FIRST_INSTANT
+from include.contracts.offsets import Offsets
 from include.contracts.validation import Reject
 from include.database.driver_lease import DriverLease
 from include.database.named import query
@@ -166,6 +167,31 @@ class PendingStore:
     def mark_sent(self, coordinates: Sequence[tuple[str, int, int]]) -> None:
         """Mark the records at these coordinates as sent. They are deleted when *serve* has written their details."""
         self._execute("mark_pending_sent", _columns(coordinates))
+
+    def note_delivery(self, delivery: str) -> None:
+        """Note how the stream delivers from now on: a value of STREAM_DELIVERY."""
+        self._execute("note_delivery", {"delivery": delivery})
+
+    def plan_page(self, page: int | None, coordinates: Sequence[tuple[str, int, int]]) -> None:
+        """Note that the transaction with this number sends the records at these coordinates; None: that none does."""
+        self._execute("plan_pending_page", {"page": page, **_columns(coordinates)})
+
+    def planned_pages(self) -> list[tuple[Coordinates, int]]:
+        """Return the records that were planned and are not marked as sent, with the numbers of their pages."""
+        with self._connection.transaction() as cursor:
+            cursor.execute(query("select_planned_pages", cursor))
+            return [(Coordinates(*at), page) for *at, page in cursor.fetchall()]
+
+    def delete_from(self, topic: str, offsets: Offsets) -> None:
+        """Delete the records of a topic that wait, from these offsets on."""
+        partitions, starts = [*offsets], [*offsets.values()]
+        self._execute("delete_pending_from", {"topic": topic, "partitions": partitions, "offsets": starts})
+
+    def waiting_among(self, coordinates: Sequence[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+        """Return those of the coordinates whose records wait and are not marked as sent."""
+        with self._connection.transaction() as cursor:
+            cursor.execute(query("select_waiting_among", cursor), _columns(coordinates))
+            return [(topic, partition, offset) for topic, partition, offset in cursor.fetchall()]
 
     def forget_superseded(self) -> None:
         """Delete pending records of which the same or a newer version was served meanwhile; others hide older ones."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import ClassVar
@@ -62,6 +62,7 @@ class DecodedBatch:
     phases_s: Mapping[str, float]
     traces: Sequence[bytes] = ()
     began_ns: int = 0
+    ends: Mapping[int, int] = field(default_factory=dict)  # beyond the records: transaction markers take offsets too
 
 
 class BatchWriter:
@@ -133,7 +134,10 @@ class BatchWriter:
     def write(self, batch: DecodedBatch, waited_s: float = 0.0) -> None:
         """Write a batch in the caller's thread. No other batch may be in progress."""
         failpoint_records("serve.write", lambda topic, *at: topic == self._store.topic and _holds(batch.records, *at))
-        applied = self._context.retry(lambda: self._attempt(batch.records), "serve")
+        applied = self._context.retry(lambda: self._attempt(batch), "serve")
+        self._context.state.set_position(self._store.topic, self._store.committed_offsets)
+        if not batch.records.num_rows:
+            return
         self._note(batch, waited_s, applied)
         if (tracer := self._context.tracer) is not None:
             topic, count = self._store.topic, batch.records.num_rows
@@ -146,14 +150,13 @@ class BatchWriter:
             self._thread.join(LOOK_S)
         self.check()
 
-    def _attempt(self, records: pa.Table) -> Applied:
+    def _attempt(self, batch: DecodedBatch) -> Applied:
         if self._closing.is_set():
             raise WriterClosed
-        return self._store.apply(records)
+        return self._store.apply(batch.records, batch.ends)
 
     def _note(self, batch: DecodedBatch, waited_s: float, applied: Applied) -> None:
         records, state = batch.records, self._context.state
-        state.set_position(self._store.topic, self._store.committed_offsets)
         state.add_count("rows_written", applied.written)
         state.add_count("rejects", len(applied.rejects))
         state.add_count("duplicates", applied.duplicates)
@@ -252,6 +255,8 @@ class Serve:
             yield DecodedBatch(batch_id, batch, phases_s, [*chain.from_iterable(traces)], began_ns)
             left = OffsetRange(left.start | ends_of(batch), left.end)
             started, began_ns = time.monotonic(), time.time_ns()
+        if left.count:
+            yield DecodedBatch(batch_id, reject_records([], self._definition), {}, ends=left.end)
 
     def _pages(self, tail: TopicTail, range_: OffsetRange) -> Iterator[list[_Part]]:
         """Yield the records of the range in pages of at most `max_bytes`, or of one record.

@@ -222,6 +222,40 @@ class TestTask:
         assert audit_stream("board_detail", {})["sent"] == {"log": 1}
         assert rows(settings, "SELECT count(*) FROM alert WHERE closed_at IS NULL") == [(0,)]
 
+    @pytest.mark.parametrize(
+        ("modes", "finds"),
+        [
+            ({"1 day": "exactly_once"}, True),
+            ({"1 day": "at_least_once", "0": "exactly_once"}, True),
+            ({"0": "at_least_once"}, False),
+            ({"-1 hour": "exactly_once"}, False),  # only since the day began
+            ({"1 day": "exactly_once", "-1 hour": "at_least_once", "-2 hours": "exactly_once"}, False),
+            ({"1 day": "exactly_once", "-1000 days": "at_least_once"}, True),  # after it was published
+        ],
+    )
+    def test_a_day_of_exactly_once_delivery_may_have_no_duplicate(self, settings, caplog, monkeypatch, modes, finds):
+        from include.airflow_support.alerts import audit_stream
+        from tests.support.pipeline import rows
+        from tests.support.publication import publish
+        from tests.support.serving import DAY, build, row
+
+        monkeypatch.setenv("ALERT_DUPLICATES_PERCENT", "50")
+        build(settings, [row(1, 1), row(2, 2), row(3, 3)], cut=9, run_id="r")
+        publish(settings, DAY, "r")
+        zone = settings.timezone
+        for before, mode in modes.items():
+            rows(
+                settings,
+                "INSERT INTO stream_delivery VALUES (%s::timestamp AT TIME ZONE %s - %s::interval, %s)",
+                (DAY.date, zone, before, mode),
+            )
+        delivery = "exactly_once" if finds else "at_least_once"
+        assert rows(settings, "SELECT delivery FROM day_trust WHERE day = %s", (DAY.date,)) == [(delivery,)]
+        assert audit_stream("board_detail", {})["findings"] == []
+        rows(settings, "UPDATE generation SET duplicate_count = 1")
+        assert audit_stream("board_detail", {})["findings"] == [f"stream_duplicates {DAY}"] * finds
+        assert ("although the delivery was exactly once" in caplog.text) == finds
+
     def test_tells_that_postgresql_does_not_answer_and_fails(self, settings, caplog, monkeypatch):
         from include.airflow_support.alerts import watch_pipeline
 

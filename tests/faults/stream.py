@@ -5,6 +5,7 @@ the topics, while the driver, its JVM, PostgreSQL and its backends are killed an
 the broker is frozen and the driver's clock is set, at named places of the driver and at seeded random times, and the
 stream's topic is deleted and made again. Then an independent consumer reads the raw topics, and what the view, the
 pending records and the rejects must hold is computed from them in plain Python. The first round has no faults.
+With `--delivery exactly_once` no record may be in the output twice.
 Exit codes are those of `tests/faults/frame.py`; `--only N` runs a single round.
 """
 
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from include.contracts.pipelines import PIPELINES
+from include.runtime.settings import AT_LEAST_ONCE, EXACTLY_ONCE
 from tests.faults import frame
 from tests.faults.stream_load import impossible_values
 from tests.faults.stream_parts import parts_in
@@ -30,8 +32,10 @@ def main() -> int:
     parser.add_argument(
         "--fault", default="", help="only faults in whose names this text is: 'record that', 'PostgreSQL'"
     )
+    parser.add_argument("--delivery", choices=(AT_LEAST_ONCE, EXACTLY_ONCE), default=AT_LEAST_ONCE)
     arguments = frame.parsed(parser)
-    planned = plans(PIPELINES[arguments.pipeline], arguments.seed, arguments.rounds, arguments.fault)
+    pipeline = PIPELINES[arguments.pipeline]
+    planned = plans(pipeline, arguments.seed, arguments.rounds, arguments.fault, arguments.delivery)
     if not planned:
         parser.error(
             f"--fault {arguments.fault!r}: no fault has this text in its name; see tests/faults/stream_plan.py"
@@ -44,7 +48,7 @@ def _prove(arguments: argparse.Namespace, planned: list[Plan], folder: Path) -> 
     pipeline = PIPELINES[arguments.pipeline]
     impossible = impossible_effects(pipeline)
     frame.print_impossible({**{str(name): why for name, why in impossible.items()}, **impossible_values(pipeline)})
-    with parts_in(folder, arguments.pipeline) as parts:
+    with parts_in(folder, arguments.pipeline, more={"STREAM_DELIVERY": arguments.delivery}) as parts:
         proof = Proof(parts, arguments.seed)
         for number, plan in frame.chosen(arguments, planned):
             done.append(proof.run(number, plan))

@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 
 from include.contracts.definition import SITE_NAME
 from include.database.named import COORDINATES, fill
-from include.runtime.settings import Settings
+from include.runtime.settings import AT_LEAST_ONCE, Settings
 from tests.faults.stream_bulk import bulk_of_table_records, large_records, many_pending
 from tests.faults.stream_driver import Driver
 from tests.faults.stream_plan import OF_A_RECORD, Effect, Fault, Plan
@@ -340,6 +340,8 @@ def parts_in(
         variables = environment(kafka, postgres, _DATABASE, folder / "driver", pipeline)
         variables["DATABASE_PORT"] = str(proxy.port)
         bounds = {"STREAM_DRIVER_MEMORY": "1g", "STREAM_MAX_BATCH_BYTES": str(4 << 20), **more}
+        delivery = bounds.get("STREAM_DELIVERY", AT_LEAST_ONCE)
+        settings = replace(settings, stream=replace(settings.stream, delivery=delivery))
         driver = Driver({**variables, **bounds}, folder / "driver", "join" if is_apart else None)
         serve = Driver({**variables, **bounds}, folder / "serve", "serve") if is_apart else None
         broker = Broker(kafka)

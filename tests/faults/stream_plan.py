@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from include.contracts.definition import Definition
-from include.runtime.failpoints import RECORD_FAILPOINTS, STREAM_FAILPOINTS
+from include.runtime.failpoints import RECORD_FAILPOINTS, STREAM_FAILPOINTS, TRANSACTION_FAILPOINTS
+from include.runtime.settings import AT_LEAST_ONCE
 from tests.faults.cluster_faults import ClusterEffect
 from tests.faults.stream_bulk import longest_text
 
@@ -74,6 +75,11 @@ ONCE: tuple[tuple[Effect, str | None], ...] = (
     *((Effect.DRIVER_KILLED, place) for place in STREAM_FAILPOINTS),
     *((effect, None) for effect in Effect if effect not in OF_A_RECORD),
     *((effect, place) for effect in OF_A_RECORD for place in RECORD_FAILPOINTS),
+    *((Effect.DRIVER_FROZEN, place) for place in TRANSACTION_FAILPOINTS),
+    *((Effect.SECOND_DRIVER, place) for place in TRANSACTION_FAILPOINTS),
+    (Effect.BROKER_KILLED, "transaction.before_commit"),
+    (Effect.BROKER_FROZEN, "transaction.before_commit"),
+    (Effect.POSTGRES_CRASHED, "transaction.after_commit"),
     (Effect.BACKENDS_TERMINATED, "serve.after_copy"),
     (Effect.BACKENDS_TERMINATED, "serve.before_commit"),
     (Effect.BACKENDS_TERMINATED, "join.before_ledger"),
@@ -121,12 +127,13 @@ def impossible_effects(pipeline: Definition) -> dict[Effect, str]:
     return {}
 
 
-def plans(pipeline: Definition, seed: int, rounds: int, named: str = "") -> list[Plan]:
+def plans(pipeline: Definition, seed: int, rounds: int, named: str = "", delivery: str = AT_LEAST_ONCE) -> list[Plan]:
     """The faults of each round: the first has none, those of the others differ, and all come before any comes again.
 
     `named`: only those in whose names the text is.
     """
-    possible = [each for each in ONCE if each[0] not in impossible_effects(pipeline)]
+    absent = TRANSACTION_FAILPOINTS if delivery == AT_LEAST_ONCE else ()
+    possible = [each for each in ONCE if each[0] not in impossible_effects(pipeline) and each[1] not in absent]
     chance = random.Random(seed)
     hard = rounds - 1
     if hard < 1:

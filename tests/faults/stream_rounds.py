@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from include.contracts.topics import Topic
+from include.runtime.settings import EXACTLY_ONCE
 from tests.faults.stream_load import Load
 from tests.faults.stream_parts import Parts
 from tests.faults.stream_plan import Effect, Fault, Plan
@@ -83,7 +84,7 @@ class Proof:
         """Return the verdict over the present content."""
         self._read(self.pipeline.table, self.pipeline.stream, self.pipeline.output)
         self.seen = self.parts.look()
-        return judge(self.log, self.seen, self.settled)
+        return judge(self.log, self.seen, self.settled, self.parts.settings.stream.delivery == EXACTLY_ONCE)
 
     def _read(self, *topics: Topic) -> None:
         for record in self.reader.read_on(*(topic.name for topic in topics)):

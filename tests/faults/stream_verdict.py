@@ -51,17 +51,24 @@ class Verdict(Promises):
     pending_left: list[str] = field(default_factory=list)
     rejects_missing: list[str] = field(default_factory=list)
     rejects_wrong: list[str] = field(default_factory=list)
+    sent_twice: list[str] = field(default_factory=list)
 
 
-def judge(log: Log, seen: Seen, before: Mapping[int, Row]) -> Verdict:
-    """Return the verdict over all keys of the stream. `before`: rows that were settled once, by key."""
+def judge(log: Log, seen: Seen, before: Mapping[int, Row], is_exactly_once: bool = False) -> Verdict:
+    """Return the verdict over all keys of the stream. `before`: rows that were settled once, by key.
+
+    `is_exactly_once`: no record of the stream may be in the output twice.
+    """
+    sent = Counter((each.key, each.source) for each in log.details)
     verdict = Verdict(
         keys=len(log.stream),
         rows=len(seen.rows),
         pending=sum(map(len, seen.pending.values())),
         rejects=len(seen.rejects),
-        duplicates=sum(count - 1 for count in Counter((each.key, each.source) for each in log.details).values()),
+        duplicates=sum(count - 1 for count in sent.values()),
     )
+    if is_exactly_once:
+        verdict.sent_twice = [f"key {key}: {at}, {count} times" for (key, at), count in sent.items() if count > 1]
     rows: dict[int, list[Row]] = defaultdict(list)
     for row in seen.rows:
         rows[row.key].append(row)

@@ -10,6 +10,7 @@ import datetime as dt
 import itertools
 import tempfile
 import threading
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
 from include.kafka.reader import TopicTail
+from include.runtime.settings import AT_LEAST_ONCE, EXACTLY_ONCE
+from spark_jobs.speed.delivery import AtLeastOnce, ExactlyOnce
 from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.join import StreamTableJoin, keep_rejects
 from spark_jobs.speed.join_keys import JoinKeys
@@ -199,6 +202,8 @@ class Measured:
 class DrawnKeys:
     """The keys of drawn records, which are not in the topic."""
 
+    bytes = 0
+
     def __init__(self, drawn):
         self._drawn = drawn
 
@@ -210,9 +215,9 @@ class DrawnKeys:
 class Driver:
     """The parts of one driver after the other, over the same servers."""
 
-    def __init__(self, spark, settings):
+    def __init__(self, spark, settings, delivery):
         self._spark = spark
-        self._settings = settings
+        self._settings = dataclasses.replace(settings, stream=dataclasses.replace(settings.stream, delivery=delivery))
         self._folder = tempfile.TemporaryDirectory()  # drivers continue with the segments of those before
         self._state_dir = Path(self._folder.name)
         self._offset_reader = OffsetReader(settings.kafka.connection)
@@ -236,7 +241,13 @@ class Driver:
         members = TableState(self._state_dir, offset_reader, tail, PIPELINE, keep)
         self._parts.callback(members.close)
         members.load()
-        self._join = StreamTableJoin(context, PIPELINE, self._spark, members, self._keys(), self._boards)
+        self._delivery = self._delivered(servers)
+        self._parts.callback(self._delivery.close)
+        self._join = StreamTableJoin(
+            context, PIPELINE, self._spark, members, self._keys(), self._boards, self._delivery
+        )
+        committed = self._delivery.committed
+        self._join.recover(committed, committed.offsets, committed.offsets, False)
         topic_id = offset_reader.topic_id(OUTPUT)
         start = OffsetLedger(settings.database).open("serve", OUTPUT, topic_id, offset_reader.earliest(OUTPUT), lease)
         self._serving = LiveTableSink(settings.database, "serve", OUTPUT, topic_id, lease)
@@ -250,6 +261,9 @@ class Driver:
         self._records = raw(self._spark, records)
         boards = self._join.decoded(self._records)
         range_ = range_of((record.partition, record.offset) for record in records)
+        if self._delivery.is_exactly_once:  # it takes no range that does not follow the one before
+            taken = self._delivery.committed.offsets
+            range_ = OffsetRange({p: min(at, taken.get(p, at)) for p, at in range_.start.items()}, range_.end)
         self._join.process(boards, range_, next(self._batch_id), AnyPosition())
 
     def resolve(self):
@@ -263,6 +277,13 @@ class Driver:
         if start != ends:
             self._serve.process(OffsetRange(start, ends), next(self._batch_id))
             wait_until(lambda: self._is_served(ends), 60, "the batch is written")
+
+    def _delivered(self, servers):
+        if self._settings.stream.delivery == AT_LEAST_ONCE:
+            return AtLeastOnce(servers, PIPELINE)
+        made = ExactlyOnce(servers, PIPELINE)
+        made.open([0], self._offset_reader.topic_id("board"), "timeline")
+        return made
 
     def _boards(self, range_):
         return part_of(self._records, range_)
@@ -279,25 +300,40 @@ class Driver:
         return self._serving.committed_offsets == ends
 
 
+@pytest.fixture(scope="module", params=[AT_LEAST_ONCE, EXACTLY_ONCE])
+def delivery(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def pipeline(kafka, postgres, tmp_path_factory):
+def pipeline(kafka, postgres, tmp_path_factory, delivery):
     settings = with_topics(kafka, postgres, "stream_property", tmp_path_factory.mktemp("stream-property"))
     refuse_unfenced(settings)
     return settings
 
 
 @pytest.fixture(scope="module")
-def driver(spark, pipeline):
-    made = Driver(spark, pipeline)
+def driver(spark, pipeline, delivery):
+    made = Driver(spark, pipeline, delivery)
     made.start()
     yield made
     made.close()
 
 
+def sources(pipeline):
+    """The offset in topic board of each record in the output."""
+    connection = pipeline.kafka.connection
+    ends = OffsetReader(connection).ends(OUTPUT)
+    name = PIPELINE.source_header("stream_offset")
+    with contextlib.closing(TopicTail(connection, OUTPUT)) as tail:
+        tail.begin(dict.fromkeys(ends, 0))
+        return [int(dict(each.headers())[name]) for each in tail.read_to(ends)]
+
+
 # No shrinking: an example takes seconds, and a history that fails is small and told by itself.
 @examples(1, 10, phases=(Phase.reuse, Phase.generate))
 @given(drawn=st.lists(histories(), min_size=20, max_size=40), course=courses())
-def test_view_and_pending_are_what_the_rules_say(pipeline, driver, drawn, course):
+def test_view_and_pending_are_what_the_rules_say(pipeline, driver, delivery, drawn, course):
     of_each = {number: apart(events, number) for number, events in zip(_numbers, drawn, strict=False)}
     log = list(itertools.chain.from_iterable(of_each.values()))
     driver.start(course.max_bytes)
@@ -325,6 +361,9 @@ def test_view_and_pending_are_what_the_rules_say(pipeline, driver, drawn, course
     driver.serve()
     driver.store.forget_superseded()
 
+    if delivery == EXACTLY_ONCE:
+        copies = {at: count for at, count in Counter(sources(pipeline)).items() if count > 1}
+        assert not copies, f"sent more than once: {copies}"
     view = dict(rows(pipeline, "SELECT board_id, nickname || '/' || title FROM board_detail"))
     pending = set(rows(pipeline, 'SELECT board_id, "offset" FROM pending_record'))
     rejects = {row[0] for row in rows(pipeline, """SELECT "offset" FROM reject WHERE topic = 'board'""")}

@@ -3,6 +3,7 @@
 import importlib
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from include.contracts.day import Day
 from include.contracts.errors import (
     CRASHED,
     EXIT_CODES,
+    FENCED,
     FINAL,
     LOOK,
     MISCONFIGURED,
@@ -18,6 +20,7 @@ from include.contracts.errors import (
     TRY_LATER,
     ConfigurationError,
     DayBusy,
+    DriverFenced,
     Misconfigured,
     PipelineError,
     Retryable,
@@ -84,9 +87,9 @@ def breach(error: type[PipelineError]) -> str | None:
     homes = [each for each in error.__mro__ if "exit_code" in vars(each)]
     if any(each.__module__ != PipelineError.__module__ for each in homes):
         return "its exit code is not that of a kind of errors"
-    if len(homes) > 2:
+    if any(not issubclass(*pair) for pair in pairwise(homes)):
         return "it is of two kinds"
-    if error.exit_code not in {TRY_LATER, *FINAL}:
+    if error.exit_code not in {TRY_LATER, FENCED, *FINAL}:
         return "its exit code is of no failure"
     if (error.exit_code in FINAL) == issubclass(error, Retryable):
         return "its exit code and its class do not agree on a retry"
@@ -123,7 +126,7 @@ def test_a_kind_that_breaks_the_rule_is_found(kind, own):
 
 def test_each_kind_has_its_exit_code():
     kinds = {kind: kind.exit_code for kind in ERRORS if "exit_code" in vars(kind)}
-    assert kinds == {PipelineError: 4, Retryable: 75, Misconfigured: 78, WrongArguments: 2}
+    assert kinds == {PipelineError: 4, Retryable: 75, DriverFenced: 76, Misconfigured: 78, WrongArguments: 2}
 
 
 @pytest.mark.parametrize("error", ["ArchiveDamaged", "ConfigurationError", "ContractMismatch", "MissingRange",

@@ -22,7 +22,8 @@ import org.apache.kafka.streams.kstream.Produced;
 /**
  * The join as users of Kafka Streams write it: KStream(board), by memberId, with KTable(member), into board-detail.
  *
- * <p>Arguments: bootstrap servers, application id, state folder, threads, standby replicas. It says "members N" as it reads them.
+ * <p>Arguments: bootstrap servers, application id, state folder, threads, standby replicas, guarantee. It
+ * says "members N" as it reads them.
  */
 public final class KafkaStreamsJoin {
   @JsonIgnoreProperties(ignoreUnknown = true)
@@ -79,7 +80,7 @@ public final class KafkaStreamsJoin {
     properties.put(StreamsConfig.STATE_DIR_CONFIG, arguments[2]);
     properties.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, arguments[3]);
     properties.put(StreamsConfig.NUM_STANDBY_REPLICAS_CONFIG, arguments[4]);
-    properties.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.AT_LEAST_ONCE);
+    properties.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, arguments[5]);
     properties.put(StreamsConfig.TOPOLOGY_OPTIMIZATION_CONFIG, StreamsConfig.OPTIMIZE);
     properties.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
     properties.put(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "earliest");

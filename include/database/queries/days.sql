@@ -262,7 +262,8 @@ SELECT s.day,
        m.reason,
        m.action,
        k.made_by,
-       k.reason
+       k.reason,
+       t.delivery
   FROM day_status s
   JOIN day_trust t ON t.day = s.day
   LEFT JOIN LATERAL (SELECT action, made_by, reason FROM publication WHERE day = s.day ORDER BY id DESC LIMIT 1) m

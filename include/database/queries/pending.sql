@@ -189,6 +189,44 @@ UPDATE pending_record p
   FROM sent
  WHERE p.topic = sent.topic AND p.partition = sent.partition AND p."offset" = sent."offset"
 
+-- name: note_delivery
+INSERT INTO stream_delivery (delivery)
+SELECT %(delivery)s
+ WHERE %(delivery)s IS DISTINCT FROM (SELECT delivery FROM stream_delivery ORDER BY since DESC LIMIT 1)
+
+-- name: plan_pending_page
+UPDATE pending_record p
+   SET page = %(page)s
+  FROM unnest(%(topics)s::text[], %(partitions)s::int[], %(offsets)s::bigint[]) AS given (topic, partition, "offset")
+ WHERE p.topic = given.topic AND p.partition = given.partition AND p."offset" = given."offset"
+
+-- name: select_planned_pages
+SELECT topic, partition, "offset", page FROM pending_record
+ WHERE page IS NOT NULL AND sent_at IS NULL
+ ORDER BY topic, partition, "offset"
+
+-- name: delete_pending_from
+-- Records of batches that were not committed: they are read again, and saved again if they still wait.
+WITH found AS (
+    SELECT p.topic, p.partition, p."offset"
+      FROM pending_record p
+      JOIN unnest(%(partitions)s::int[], %(offsets)s::bigint[]) AS committed (partition, "offset")
+        ON committed.partition = p.partition AND p."offset" >= committed."offset"
+     WHERE p.topic = %(topic)s AND p.sent_at IS NULL
+     ORDER BY p.topic, p.partition, p."offset"
+       FOR UPDATE OF p
+)
+DELETE FROM pending_record p
+ USING found
+ WHERE p.topic = found.topic AND p.partition = found.partition AND p."offset" = found."offset"
+
+-- name: select_waiting_among
+-- Those of the given records that wait, and are not marked as sent.
+SELECT topic, partition, "offset" FROM pending_record
+  JOIN unnest(%(topics)s::text[], %(partitions)s::int[], %(offsets)s::bigint[]) AS given (topic, partition, "offset")
+ USING (topic, partition, "offset")
+ WHERE sent_at IS NULL
+
 -- name: delete_superseded_pending
 -- A board whose newer version was served, or another copy of its event. If that was done just when the record was
 -- inserted, nothing else would look at it again. Locked in the order in which others lock them.

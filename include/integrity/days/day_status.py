@@ -11,7 +11,7 @@ from include.database.named import query
 from include.database.sessions import connect
 from include.integrity.days.due_days import Window, select_window
 from include.integrity.days.publication_history import Action, Author
-from include.runtime.settings import Role, Settings
+from include.runtime.settings import AT_LEAST_ONCE, Role, Settings
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class DayStatus:
     """One row of `day_status` with that of `day_trust`.
 
     `dirty_count` is how much reached the day after it was published, `dirty` the same by cause; `corrections` are
-    counted by class. `duplicate_count`: records of the output topic beyond the first of their version.
+    counted by class. `duplicate_count`: records of the output topic beyond the first of their version. `delivery`: of
+    the stream from the day's start to its publication, exactly_once only if it was that all the time.
     """
 
     day: dt.date
@@ -42,6 +43,7 @@ class DayStatus:
     last_action: Action | None = None
     acknowledged_by: str | None = None
     acknowledged_why: str | None = None
+    delivery: str = AT_LEAST_ONCE
 
     @property
     def kind(self) -> str:

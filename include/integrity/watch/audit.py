@@ -2,13 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 
-from include.contracts.topics import MAX_MESSAGE_BYTES, PRODUCER_SETTINGS, PYTHON_PRODUCER_SETTINGS, SINK_SETTINGS
+from include.contracts.topics import (
+    MAX_MESSAGE_BYTES,
+    PRODUCER_SETTINGS,
+    PYTHON_PRODUCER_SETTINGS,
+    SINK_SETTINGS,
+    TRANSACTION_SETTINGS,
+)
 from include.gateway.kafka_producer import producer_config
 from include.integrity.days.day_status import DayStatus, load_statuses, rate_text
 from include.integrity.watch.alerts import Finding, Severity
 from include.kafka.admin import audit_cluster, misplaced_records, producer_drifts, topics_below
 from include.runtime.kafka_connection import KafkaConnection
-from include.runtime.settings import Settings, listed_pipelines
+from include.runtime.settings import EXACTLY_ONCE, Settings, listed_pipelines
 
 RUNBOOK = "audit"
 AUDITED: Mapping[str, Severity] = {
@@ -28,6 +34,11 @@ PRODUCERS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object], str]] 
         "producer_config in include/gateway/kafka_producer.py",
     ),
     "stream": (PRODUCER_SETTINGS, SINK_SETTINGS, "SINK_SETTINGS in include/contracts/topics.py"),
+    "stream, exactly once": (
+        PYTHON_PRODUCER_SETTINGS,
+        TRANSACTION_SETTINGS,
+        "TRANSACTION_SETTINGS in include/contracts/topics.py",
+    ),
 }
 STREAM_AUDITED: Mapping[str, Severity] = {"stream_duplicates": "warning"}
 
@@ -67,8 +78,20 @@ def duplicates_by_day(settings: Settings) -> list[DayStatus]:
 
 
 def audit_stream(days: Sequence[DayStatus], limit_percent: int) -> list[Finding]:
-    """Return the days of which the stream wrote more duplicates than the limit. Pure."""
-    return [
+    """Return the days with more duplicates of the stream than the limit: 0 with exactly-once delivery. Pure."""
+    twice = [
+        Finding(
+            "stream_duplicates",
+            STREAM_AUDITED["stream_duplicates"],
+            f"{day.duplicate_count:,} records for day {day.day} are in the output more than once, although the "
+            "delivery was exactly once: keep the topics, and report it with the driver's log",
+            RUNBOOK,
+            str(day.day),
+        )
+        for day in days
+        if day.delivery == EXACTLY_ONCE and day.duplicate_count
+    ]
+    return twice + [
         Finding(
             "stream_duplicates",
             STREAM_AUDITED["stream_duplicates"],
@@ -78,5 +101,5 @@ def audit_stream(days: Sequence[DayStatus], limit_percent: int) -> list[Finding]
             str(day.day),
         )
         for day in days
-        if day.duplicate_rate is not None and day.duplicate_rate * 100 > limit_percent
+        if day.delivery != EXACTLY_ONCE and day.duplicate_rate is not None and day.duplicate_rate * 100 > limit_percent
     ]

@@ -58,11 +58,12 @@ def test_a_value_may_be_no_text():
     assert producer_drifts("gateway", contract, {**settings, "enable.idempotence": True}, place) == []
 
 
-def test_there_are_three_places_that_make_one():
+def test_there_are_four_places_that_make_one():
     assert {str(path) for path, _ in CALLS} == {
         "include/gateway/kafka_producer.py",
         "demo/load.py",
         "demo/story.py",
+        "spark_jobs/speed/delivery.py",
     }
 
 

@@ -14,7 +14,8 @@ from include.integrity.pages.texts import LANGUAGES, Message, PageTexts, catalog
 FOLDER = Path(texts.__file__).parent
 TEMPLATES = sorted((FOLDER / "templates").glob("*.html"))
 # keys that are made of a prefix and a name that the data has
-GROUPS = ("status_", "class_", "kind_", "action_", "severity_", "place_", "verdict_", "weekday_", "balance_", "unit_")
+GROUPS = ("status_", "class_", "kind_", "action_", "severity_", "place_", "verdict_", "weekday_", "balance_", "unit_",
+          "delivery_")  # fmt: skip
 
 
 def values_of(text):

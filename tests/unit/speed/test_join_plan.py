@@ -11,6 +11,7 @@ from include.runtime.settings import Settings
 from spark_jobs.connectors.session import STREAM_CONFIGURATION
 from spark_jobs.decoding.arrow import table_schema
 from spark_jobs.decoding.spark import RECORD
+from spark_jobs.speed.delivery import AtLeastOnce
 from spark_jobs.speed.join import StreamTableJoin
 from tests.support.driver import driver_context
 
@@ -28,7 +29,9 @@ class NoTable:
 @pytest.mark.parametrize("name", PIPELINES)
 def test_the_method_of_the_join_is_compiled(spark, name):
     settings = Settings.from_environment({"DATABASE_HOST": "nowhere", "KAFKA_BOOTSTRAP_SERVERS": "nowhere:1"}, name)
-    join = StreamTableJoin(driver_context(settings), PIPELINES[name], spark, NoTable(), None, None)
+    join = StreamTableJoin(
+        driver_context(settings), PIPELINES[name], spark, NoTable(), None, None, AtLeastOnce(None, PIPELINES[name])
+    )
     record = {"key": b"1", "value": b"{}", "topic": "t", "partition": 0, "offset": 0, "headers": []}
     records = spark.createDataFrame(pa.Table.from_pylist([record], to_arrow_schema(RECORD, timezone="UTC")))
     records = records.coalesce(1)  # as the stream has them: else the optimizer decodes them

@@ -31,7 +31,7 @@ class Store:
     def committed_offsets(self):
         return {0: self.written[-1] + 1}
 
-    def apply(self, records):
+    def apply(self, records, beyond):
         (offset,) = records["kafka_offset"].to_pylist()
         self.given.append(offset)
         assert self.gate.wait(20)

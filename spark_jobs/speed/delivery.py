@@ -1,0 +1,281 @@
+"""Delivers joined records to the output topic: at least once by Spark's sink, or exactly once by transactions.
+
+Spark's sink cannot take part in a transaction: its tasks share producers, and only flush them. With
+`STREAM_DELIVERY=exactly_once` the driver collects the records of a batch and sends them in one transaction of Kafka,
+together with the offsets of the stream up to which they were made. The committed offsets of the group then say which
+batches were sent. They are read, never assumed: `open` ends the transactions of every older driver first.
+
+Pending records are sent in pages. A transaction commits the number of its page, which is random, as metadata of the
+offsets.
+"""
+
+import json
+import logging
+import secrets
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from pyspark.sql import DataFrame
+
+from include.contracts.definition import Definition
+from include.contracts.errors import BrokerUnavailable, DriverFenced, PipelineError, Retryable
+from include.contracts.offsets import OffsetRange, Offsets
+from include.contracts.topics import TRANSACTION_S, TRANSACTION_SETTINGS
+from include.kafka.access import broker_error, client_settings, delivery_name
+from include.runtime.failpoints import failpoint
+from include.runtime.kafka_connection import KafkaConnection
+from spark_jobs.connectors.kafka import write_records
+from spark_jobs.decoding.spark import to_records
+
+log = logging.getLogger(__name__)
+
+CALL_S = 30.0  # for an answer of the coordinator
+RENEWAL_S = 12 * 3600.0  # Kafka forgets offsets that were committed 7 days ago
+_POLL_S = 0.05
+_GRACE_S = 5.0
+
+
+class DeliveryInDoubt(Retryable):
+    """Kafka did not say whether a transaction was committed; the next driver reads it."""
+
+
+class RecordTooLarge(Exception):
+    """A joined record is larger than a request; no PipelineError, because the record is the cause."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The group's state: the next offsets of the stream, the last page of pending records, the database's timeline.
+
+    A partition without offset has none here. `timeline` is empty if nothing was ever committed.
+    """
+
+    offsets: Offsets
+    page: int = 0
+    timeline: str = ""
+
+
+class Delivery(ABC):
+    """Sends joined records: `collect`, and then `commit` for a batch or `commit_page` for pending records."""
+
+    is_exactly_once: bool
+    committed = Committed({})
+
+    @abstractmethod
+    def collect(self, details: DataFrame) -> pa.Table | None:
+        """Run the Spark job that makes records of these rows. Returns those that are left for `commit`."""
+
+    @abstractmethod
+    def commit(self, records: pa.Table | None, range_: OffsetRange) -> None:
+        """Send the records that were made of the stream's range, and commit that they are sent."""
+
+    def has(self, range_: OffsetRange) -> bool:
+        """True if the range is committed: a try failed after that."""
+        return False
+
+    @abstractmethod
+    def commit_page(self, records: pa.Table | None, plan: Callable[[int], object]) -> None:
+        """Send a page of pending records. `plan` saves which records have the number that it is called with."""
+
+    def renew(self) -> None:  # noqa: B027
+        """Commit again what Kafka would forget."""
+
+    def close(self) -> None:  # noqa: B027
+        """Close the connections."""
+
+
+class AtLeastOnce(Delivery):
+    """Spark's sink. A crash before the ledger is advanced sends the records again."""
+
+    is_exactly_once = False
+
+    def __init__(self, kafka: KafkaConnection, definition: Definition) -> None:
+        self._kafka = kafka
+        self._definition = definition
+
+    def collect(self, details: DataFrame) -> None:
+        """See `Delivery.collect`. The records are sent by then."""
+        write_records(to_records(details, self._definition), self._kafka, self._definition.output.name)
+
+    def commit(self, records: pa.Table | None, range_: OffsetRange) -> None:
+        """See `Delivery.commit`."""
+
+    def commit_page(self, records: pa.Table | None, plan: Callable[[int], object]) -> None:
+        """See `Delivery.commit_page`."""
+
+
+class ExactlyOnce(Delivery):
+    """One transaction for each batch, with the offsets of the stream. Not thread-safe."""
+
+    is_exactly_once = True
+
+    def __init__(self, kafka: KafkaConnection, definition: Definition) -> None:
+        self._kafka = kafka
+        self._definition = definition
+        self._topic = definition.stream.name
+        self._name = delivery_name(definition)
+        self._topic_id = ""
+        self._committed_at = 0.0
+        self._producer: Producer | None = None
+        self._group: Consumer | None = None
+
+    def open(self, partitions: Sequence[int], topic_id: str, timeline: str) -> Committed:
+        """Fence every older driver, end its transaction, and return what was committed of the topic with this id.
+
+        `timeline` is the database's, which later commits carry. Raises BrokerUnavailable, KafkaAccessDenied.
+        """
+        self.close()
+        connection = client_settings(self._kafka)
+        try:
+            self._producer = Producer({**connection, **TRANSACTION_SETTINGS, "transactional.id": self._name})
+            self._producer.init_transactions(CALL_S)
+            self._group = Consumer({**connection, "group.id": self._name, "enable.auto.commit": False,
+                                    "isolation.level": "read_committed"})  # fmt: skip
+            # read_committed: the coordinator answers when no transaction with offsets of the group is open
+            found = self._group.committed([TopicPartition(self._topic, each) for each in partitions], CALL_S)
+        except KafkaException as exc:
+            self.close()
+            raise self._error(exc) from exc
+        read = [(each, _metadata(each)) for each in found if each.offset != OFFSET_INVALID]
+        mine = [(each, about) for each, about in read if about.get("topic_id") == topic_id]
+        if mine and len(mine) < len(read):
+            log.warning("group %s has offsets of another topic %s: they are not used", self._name, self._topic)
+        newest = mine[0][1] if mine else {}  # each transaction commits all partitions
+        committed = Committed(
+            {each.partition: each.offset for each, _ in mine}, newest.get("page", 0), newest.get("timeline", "")
+        )
+        self._topic_id, self.committed = topic_id, replace(committed, timeline=timeline)
+        return committed
+
+    def collect(self, details: DataFrame) -> pa.Table:
+        """See `Delivery.collect`. The records pass through the driver."""
+        return to_records(details, self._definition).toArrow()
+
+    def commit(self, records: pa.Table | None, range_: OffsetRange) -> None:
+        """See `Delivery.commit`. Raises DriverFenced, DeliveryInDoubt, RecordTooLarge, and of rights as `open`."""
+        at = self.committed.offsets
+        if any(at.get(partition, start) != start for partition, start in range_.start.items()):
+            raise DeliveryInDoubt("the range does not follow the committed offsets", range=range_.at, committed=at)
+        self._send(records, replace(self.committed, offsets={**at, **range_.end}))
+
+    def has(self, range_: OffsetRange) -> bool:
+        """See `Delivery.has`."""
+        at = self.committed.offsets
+        return range_.count > 0 and all(at.get(partition, -1) >= end for partition, end in range_.end.items())
+
+    def commit_page(self, records: pa.Table | None, plan: Callable[[int], object]) -> None:
+        """See `Delivery.commit_page`. Raises as `commit`."""
+        page = secrets.randbits(62)
+        plan(page)
+        failpoint("transaction.planned")
+        self._send(records, replace(self.committed, page=page))
+
+    def renew(self) -> None:
+        """See `Delivery.renew`. Raises as `commit`."""
+        if time.monotonic() - self._committed_at > RENEWAL_S:
+            self._send(None, self.committed)
+
+    def _send(self, records: pa.Table | None, after: Committed) -> None:
+        producer, group = self._producer, self._group
+        assert producer is not None
+        assert group is not None
+        about = json.dumps({"topic_id": self._topic_id, "page": after.page, "timeline": after.timeline})
+        offsets = [TopicPartition(self._topic, *each, metadata=about) for each in after.offsets.items()]
+        try:
+            producer.begin_transaction()
+            try:
+                for number, record in enumerate(_records(records)):
+                    self._produce(producer, *record)
+                    if number % 10_000 == 0:
+                        failpoint("transaction.sending")
+                        producer.poll(0)
+            except RecordTooLarge:
+                producer.abort_transaction(CALL_S)
+                raise
+            metadata = group.consumer_group_metadata()
+            self._within(CALL_S, lambda: producer.send_offsets_to_transaction(offsets, metadata, CALL_S))
+            failpoint("transaction.before_commit")
+            self._within(TRANSACTION_S, lambda: producer.commit_transaction(TRANSACTION_S))
+        except KafkaException as exc:
+            raise self._error(exc) from exc
+        failpoint("transaction.after_commit")
+        self.committed, self._committed_at = after, time.monotonic()
+
+    def _within(self, seconds: float, call: Callable[[], object]) -> None:
+        """Make a call of the client. Raises DeliveryInDoubt if it takes longer than its time-out, and what it raises.
+
+        After a broker was killed, calls of librdkafka 2.16 were seen that did not return at all.
+        """
+        raised: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                call()
+            except BaseException as exc:  # noqa: BLE001  # raised again by the caller's thread
+                raised.append(exc)
+
+        thread = threading.Thread(target=run, name="transaction", daemon=True)
+        thread.start()
+        thread.join(seconds + _GRACE_S)
+        if thread.is_alive():
+            raise DeliveryInDoubt("the client does not return", transactional_id=self._name, after_s=seconds + _GRACE_S)
+        if raised:
+            raise raised[0]
+
+    def _produce(
+        self, producer: Producer, key: bytes, value: bytes | None, headers: list[tuple[str, bytes | None]]
+    ) -> None:
+        while True:
+            try:
+                producer.produce(self._definition.output.name, value, key, headers=headers)
+            except BufferError:
+                producer.poll(_POLL_S)
+            except KafkaException as exc:
+                if exc.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
+                    raise
+                most = TRANSACTION_SETTINGS["message.max.bytes"]
+                raise RecordTooLarge(f"the joined record is larger than {most} bytes") from exc
+            else:
+                return
+
+    def _error(self, exc: KafkaException) -> PipelineError:
+        error: KafkaError = exc.args[0]
+        if error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED):
+            return DriverFenced(transactional_id=self._name)
+        found = broker_error(exc, self._kafka, "Write", self._definition.output.name, delivery=self._name)
+        if not isinstance(found, BrokerUnavailable) or self._group is None:
+            return found
+        return DeliveryInDoubt(transactional_id=self._name, reason=str(error))
+
+    def close(self) -> None:
+        """See `Delivery.close`. An open transaction is aborted by the next driver, or by its time-out."""
+        group, self._group, self._producer = self._group, None, None
+        if group is not None:
+            group.close()
+
+
+def _metadata(found: TopicPartition) -> dict[str, Any]:
+    try:
+        about = json.loads(found.metadata or "")
+    except ValueError:
+        return {}  # committed by a person or another program
+    return about if isinstance(about, dict) else {}
+
+
+def _records(records: pa.Table | None) -> Iterator[tuple[bytes, bytes | None, list[tuple[str, bytes | None]]]]:
+    """Yield key, value and headers of each record."""
+    for batch in () if records is None else records.to_batches():
+        headers = batch.column("headers")
+        flat = headers.flatten()
+        pairs = list(zip(flat.field(0).to_pylist(), flat.field(1).to_pylist(), strict=True))
+        ends = (headers.offsets.to_numpy() - headers.offsets[0].as_py()).tolist()
+        keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+        for key, value, (begin, end) in zip(keys, values, pairwise(ends), strict=True):
+            yield key, value, pairs[begin:end]
