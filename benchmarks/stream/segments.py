@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -75,11 +75,15 @@ def measure(members: int, folder: Path, report: Report) -> dict[str, float]:
     return figures
 
 
-def _model(members: int, found: dict[str, float]) -> dict[str, object]:
-    """Return the row of `_MODEL` members: lookups grow by the steps of a binary search, memory not."""
-    steps = np.log2(_MODEL) / np.log2(members)
-    grown = {name: value * (steps if name.endswith("ms") else _MODEL / members) for name, value in found.items()}
-    grown["anonymous MB"] = found["anonymous MB"]
+def _model(sizes: Sequence[int], found: Sequence[dict[str, float]]) -> dict[str, object]:
+    """Return the row of `_MODEL` members, from the last two: lookups grow by the same power of the size, memory not."""
+    (small, large), (before, last) = sizes[-2:], found[-2:]
+    power = np.log(_MODEL / large) / np.log(large / small)
+    grown = {
+        name: value * ((value / before[name]) ** power if name.endswith("ms") else _MODEL / large)
+        for name, value in last.items()
+    }
+    grown["anonymous MB"] = last["anonymous MB"]
     return {"run": f"{_MODEL:,}, model", **{name: round(float(value), 2) for name, value in grown.items()}}
 
 
@@ -127,15 +131,17 @@ def _anonymous_mb() -> float:
 def main() -> int:
     """Measure and print; returns 0."""
     folder = Layout.of().state / "bench-segments"
-    report, sizes = Report("segments"), [int(each) for each in sys.argv[1:]] or _SIZES
+    report, sizes = Report("segments"), [int(each) for each in sys.argv[1:]] or [*_SIZES]
+    found: list[dict[str, float]] = []
     try:
         for members in sizes:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            found = measure(members, folder, report)
+            found.append(measure(members, folder, report))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    report.add(_model(sizes[-1], found))
+    if len(found) > 1:
+        report.add(_model(sizes, found))
     return 0
 
 
