@@ -615,7 +615,7 @@ COMMENT ON COLUMN stream_trial.rejected IS 'Records in a row that became rejects
 CREATE TABLE stream_delivery (
     since timestamptz PRIMARY KEY DEFAULT now(),
     delivery text NOT NULL CHECK (delivery IN ('at_least_once', 'exactly_once'))
-);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 GRANT SELECT, INSERT ON stream_delivery TO stream;
 COMMENT ON TABLE stream_delivery IS 'How the stream has delivered to {{output}}, since when: STREAM_DELIVERY.';
 

@@ -144,7 +144,8 @@ class TableState:
         failpoint("table.while_loading")
         if is_first:
             self._seal()
-            self._finish_writing()  # merges run behind; a lookup searches the segments that there are
+            self._finish_writing()
+            store.merge()
         self.is_loaded = True
         return whole.count
 

@@ -215,7 +215,7 @@ class DrawnKeys:
 class Driver:
     """The parts of one driver after the other, over the same servers."""
 
-    def __init__(self, spark, settings, delivery):
+    def __init__(self, spark, settings, delivery=AT_LEAST_ONCE):
         self._spark = spark
         self._settings = dataclasses.replace(settings, stream=dataclasses.replace(settings.stream, delivery=delivery))
         self._folder = tempfile.TemporaryDirectory()  # drivers continue with the segments of those before
