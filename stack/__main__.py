@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from include.contracts.errors import LOOK
+from include.contracts.errors import LOOK, PipelineError
 from stack import env_file, leftovers
 from stack.down import clean, down
 from stack.layout import Layout, StackError, one_line_errors
@@ -28,6 +28,9 @@ def main() -> int:
         return one_line_errors(arguments.command)(_run)(arguments, layout)
     except ModuleNotFoundError as exc:
         print(f"{arguments.command}: there is no {exc.name} without the environment: run `make setup`", file=sys.stderr)
+        return 1
+    except PipelineError as exc:  # of a wrong definition, which modules read when they are imported
+        print(f"{arguments.command}: {exc}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         ways_on = (
