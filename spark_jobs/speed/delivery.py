@@ -129,13 +129,16 @@ class ExactlyOnce(Delivery):
     def open(self, partitions: Sequence[int], topic_id: str, timeline: str) -> Committed:
         """Fence every older driver, end its transaction, and return what was committed of the topic with this id.
 
-        `timeline` is the database's, which later commits carry. Raises BrokerUnavailable, KafkaAccessDenied.
+        `timeline` is the database's, which later commits carry. Raises BrokerUnavailable, KafkaAccessDenied,
+        DeliveryInDoubt.
         """
         self.close()
         connection = client_settings(self._kafka)
         try:
-            self._producer = Producer({**connection, **TRANSACTION_SETTINGS, "transactional.id": self._name})
-            self._producer.init_transactions(CALL_S)
+            producer = self._producer = Producer({
+                **connection, **TRANSACTION_SETTINGS, "transactional.id": self._name,
+            })  # fmt: skip
+            self._within(CALL_S, lambda: producer.init_transactions(CALL_S))
             self._group = Consumer({**connection, "group.id": self._name, "enable.auto.commit": False,
                                     "isolation.level": "read_committed"})  # fmt: skip
             # read_committed: the coordinator answers when no transaction with offsets of the group is open

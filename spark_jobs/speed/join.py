@@ -28,10 +28,12 @@ from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.validation import Reject
 from include.database.sessions import present_timeline
 from include.kafka.reader import TopicTail
+from include.kafka.record_table import raw_schema, record_table
 from include.runtime.failpoints import failpoint, failpoint_records
 from include.runtime.settings import EXACTLY_ONCE
 from include.runtime.tracing import MAX_LINKS
 from spark_jobs.connectors.kafka import pages, read_range
+from spark_jobs.decoding.arrow import array, first_header, numbers
 from spark_jobs.decoding.reference import TableRow, plain_value, read_slow_path
 from spark_jobs.decoding.spark import RECORD, day_of, decode, timestamp_of, to_records
 from spark_jobs.joining import details_of_newest
@@ -357,8 +359,10 @@ class StreamTableJoin:
         it was restored, or its driver ended in between, the output topic says which records were sent. Those of the
         stream in between that were not are saved once more, as pending or as rejects.
         """
-        self._forget_uncommitted()
         store, retry = self._context.store, self._context.retry
+        # from `start`: records before it are settled, also those of a driver with at-least-once delivery
+        retry(lambda: store.delete_from(self._stream.name, start), CONSUMER)
+        self._has_uncommitted = False
         planned = retry(store.planned_pages, CONSUMER)
         if sent := [at for at, page in planned if page == committed.page]:
             retry(lambda: store.mark_sent(sent), CONSUMER)
@@ -391,17 +395,22 @@ class StreamTableJoin:
         entries = self._context.ledger.entries("serve", output)
         served = {each.partition: each.next_offset for each in entries if each.topic_id == topic_id}
         start = {p: max(first, served.get(p, first)) for p, first in available.start.items()}
-        names = [self._definition.source_header(f"stream_{part}") for part in ("topic", "partition", "offset")]
-        topic = self._stream.name.encode()
+        name_of, topic = self._definition.source_header, self._stream.name.encode()
         rows: list[pa.Table] = [_COORDINATES.empty_table()]
         with closing(TopicTail(self._context.settings.kafka.connection, output)) as tail:
             tail.begin(start)
             for messages in tail.iter_to(available.end):
-                headers = [dict(each.headers() or ()) for each in messages]
-                at = [(int(each[names[1]]), int(each[names[2]])) for each in headers if each.get(names[0]) == topic]
-                if at:
-                    rows.append(pa.table([pa.array(each) for each in zip(*at, strict=True)], ["partition", "offset"]))
-        return pa.concat_tables([each.cast(_COORDINATES) for each in rows]).combine_chunks()
+                headers = array(record_table(messages, raw_schema({"headers"}))["headers"])
+                at = pa.Table.from_arrays(
+                    [
+                        numbers(first_header(headers, name_of(f"stream_{each.name}")), each.type)
+                        for each in _COORDINATES
+                    ],
+                    schema=_COORDINATES,
+                )
+                is_mine = pc.equal(first_header(headers, name_of("stream_topic")), topic)
+                rows.append(at.filter(is_mine).drop_null())  # null without a number: a record of another producer
+        return pa.concat_tables(rows).combine_chunks()
 
     def reject_pending(self, batch: PendingBatch, reason: str) -> None:
         """Make rejects of pending records that cannot be sent; they are no longer pending."""

@@ -19,7 +19,8 @@ from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import ROOT, environment, produce, rows, with_topics
 
 DATABASE, BEFORE = "exactly_once", "exactly_once_before"
-KNOWN, LATE, LATER = 1, 2, 3  # members; the last two sign up after their boards
+KNOWN, LATE, LATER, LAST = 1, 2, 3, 4  # members; all but the first sign up after their boards
+FOREIGN = {f"board-{part}": "no number" for part in ("partition", "offset")} | {"board-topic": "board"}
 
 
 @pytest.fixture
@@ -72,7 +73,8 @@ def sent(settings):
     names = [PIPELINE.source_header(f"stream_{part}").lower() for part in ("partition", "offset")]
     with closing(TopicTail(connection, PIPELINE.output.name)) as tail:
         tail.begin(dict.fromkeys(ends, 0))
-        return Counter(tuple(int(dict(each.headers())[name]) for name in names) for each in tail.read_to(ends))
+        found = [dict(each.headers()) for each in tail.read_to(ends)]
+    return Counter(tuple(int(each[name]) for name in names) for each in found if each[names[0]] != b"no number")
 
 
 def shown(settings):
@@ -98,6 +100,7 @@ def test_the_output_has_each_record_once_beside_a_database_of_before(kafka, post
 
     with running() as log:
         produce(settings, [("board", 99, b"{broken")])
+        produce(settings, [(PIPELINE.output.name, 99, b"{}")], headers=FOREIGN)
         send(settings, *boards(KNOWN, *second), *boards(LATER, 31), ("member", LATE))
         wait_for(settings, log, {*first, 11, *second}, {31})
     before = sent(settings)
@@ -114,10 +117,12 @@ def test_the_output_has_each_record_once_beside_a_database_of_before(kafka, post
     assert "the database is behind Kafka" in log.read_text()
 
     with running(AT_LEAST_ONCE) as log:  # its ledger is later than the group's offsets then
-        send(settings, *boards(KNOWN, 41))
-        wait_for(settings, log, {*first, 11, *second, 31, 41}, set())
+        send(settings, *boards(KNOWN, 41), *boards(LAST, *range(50, 60)))  # some in each partition
+        wait_for(settings, log, {*first, 11, *second, 31, 41}, {*range(50, 60)})
     with running() as log:
         send(settings, *boards(KNOWN, 42))
-        wait_for(settings, log, {*first, 11, *second, 31, 41, 42}, set())
+        wait_for(settings, log, {*first, 11, *second, 31, 41, 42}, {*range(50, 60)})
+        send(settings, ("member", LAST))
+        wait_for(settings, log, {*first, 11, *second, 31, 41, 42, *range(50, 60)}, set())
     assert set(sent(settings).values()) == {1}
-    assert len(sent(settings)) == 24
+    assert len(sent(settings)) == 34
