@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,14 @@ def conclude(reports: Sequence[Report], file: Path | None) -> int:
     missed = [f"{report.name}: {goal.text}" for report in reports for goal in report.goals if not goal.is_reached]
     print("\n" + ("missed: " + "; ".join(missed) if missed else "all goals reached"))
     return 1 if missed else 0
+
+
+def in_turns(names: Iterable[str], rounds: int) -> Iterator[tuple[int, str]]:
+    """Yield the number of the round and a name, for each name in each round. The order of the names alternates."""
+    order = list(names)
+    for number in range(1, rounds + 1):
+        for name in order if number % 2 else order[::-1]:
+            yield number, name
 
 
 def median(figures: Sequence[float]) -> float:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from benchmarks.report import Goal, Report, median_ratio
+from benchmarks.report import Goal, Report, in_turns, median_ratio
 from benchmarks.stream.application import Application
 from benchmarks.stream.clock import time_until
 from benchmarks.stream.parts import Bench
@@ -29,15 +29,13 @@ def cold(bench: Bench, rounds: int) -> Report:
         "Flink hashmap": lambda: bench.flink("hashmap"),
     }
     found: dict[str, list[float]] = {name: [] for name in starts}
-    for number in range(1, rounds + 1):
-        names = list(starts) if number % 2 else list(reversed(starts))
-        for name in names:
-            bench.begin()
-            with starts[name]() as application:
-                timing = time_until(bench.boards, bench.joined, application.started_at, application)
-                report.add(timing.row(f"{name} {number}", "boards", application.cpu_s()))
-                refuse_more(bench, bench.boards)
-            found[name].append(timing.last_s)
+    for number, name in in_turns(starts, rounds):
+        bench.begin()
+        with starts[name]() as application:
+            timing = time_until(bench.boards, bench.joined, application.started_at, application)
+            report.add(timing.row(f"{name} {number}", "boards", application.cpu_s()))
+            refuse_more(bench, bench.boards)
+        found[name].append(timing.last_s)
     report.judge(
         Goal(
             "seconds, ours / Kafka Streams, median of the pairs",
@@ -61,15 +59,13 @@ def exactly_once(bench: Bench, rounds: int) -> Report:
         "Kafka Streams v2": lambda: bench.kafka_streams("exactly_once_v2"),
     }
     found: dict[str, list[float]] = {name: [] for name in starts}
-    for number in range(1, rounds + 1):
-        names = list(starts) if number % 2 else list(reversed(starts))
-        for name in names:
-            bench.begin()
-            bench.forget_group()
-            with bench.counted() as counted, starts[name]() as application:
-                timing = time_until(bench.boards, counted, application.started_at, application)
-                report.add(timing.row(f"{name} {number}", "boards", application.cpu_s()))
-            found[name].append(timing.last_s)
+    for number, name in in_turns(starts, rounds):
+        bench.begin()
+        bench.forget_group()
+        with bench.counted() as counted, starts[name]() as application:
+            timing = time_until(bench.boards, counted, application.started_at, application)
+            report.add(timing.row(f"{name} {number}", "boards", application.cpu_s()))
+        found[name].append(timing.last_s)
     report.judge(
         Goal("seconds, exactly once / Kafka Streams exactly_once_v2, median of the pairs",
              median_ratio(found["exactly once"], found["Kafka Streams v2"]), at_most=1.0),
@@ -90,18 +86,17 @@ def steady(bench: Bench, rounds: int) -> Report:
     }
     first: dict[str, list[float]] = {name: [] for name in starts}
     warm: dict[str, list[float]] = {name: [] for name in starts}
-    for number in range(1, rounds + 1):
-        for name in list(starts) if number % 2 else list(reversed(starts)):
-            bench.begin(BOARD.name)
-            start, ready = starts[name]
-            with start() as application:
-                ready(application)
-                time.sleep(_SETTLED_S)
-                for what, rates in (("first", first), ("warm", warm)):
-                    timing, cpu_s = bench.from_standstill(application, bench.boards, bench.joined)
-                    rates[name].append(timing.rate)
-                    report.add(timing.row(f"{name} {number}, {what}", "boards", cpu_s))
-                refuse_more(bench, 2 * bench.boards)
+    for number, name in in_turns(starts, rounds):
+        bench.begin(BOARD.name)
+        start, ready = starts[name]
+        with start() as application:
+            ready(application)
+            time.sleep(_SETTLED_S)
+            for what, rates in (("first", first), ("warm", warm)):
+                timing, cpu_s = bench.from_standstill(application, bench.boards, bench.joined)
+                rates[name].append(timing.rate)
+                report.add(timing.row(f"{name} {number}, {what}", "boards", cpu_s))
+            refuse_more(bench, 2 * bench.boards)
     report.judge(
         Goal(
             "boards/s, ours warm / Kafka Streams preloaded, median of the pairs",

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import psycopg2
 
-from benchmarks.report import Goal, Report, median_ratio
+from benchmarks.report import Goal, Report, in_turns, median_ratio
 from benchmarks.stream.application import Application
 from benchmarks.stream.clock import Timing, time_until
 from benchmarks.stream.parts import Bench
@@ -22,16 +22,15 @@ def serve(bench: Bench, rounds: int) -> Report:
     """Measure over details sent while the application is stopped; a first time after the start, then warm."""
     report = Report("serve")
     warm: dict[str, list[float]] = {name: [] for name in _NAMES}
-    for number in range(1, rounds + 1):
-        for name in list(_NAMES) if number % 2 else list(reversed(_NAMES)):
-            bench.begin()
-            with started(bench, name) as (application, progress):
-                for what in ("first", "warm"):
-                    timing, cpu_s = bench.from_standstill(application, bench.boards, progress, BOARD_DETAIL.name)
-                    report.add(timing.row(f"{_NAMES[name]} {number}, {what}", "rows", cpu_s))
-                warm[name].append(timing.rate)
-            in_table = rows_of(bench, name)
-            assert in_table == 2 * bench.boards, f"{in_table:,} rows"
+    for number, name in in_turns(_NAMES, rounds):
+        bench.begin()
+        with started(bench, name) as (application, progress):
+            for what in ("first", "warm"):
+                timing, cpu_s = bench.from_standstill(application, bench.boards, progress, BOARD_DETAIL.name)
+                report.add(timing.row(f"{_NAMES[name]} {number}, {what}", "rows", cpu_s))
+            warm[name].append(timing.rate)
+        in_table = rows_of(bench, name)
+        assert in_table == 2 * bench.boards, f"{in_table:,} rows"
     to_rows, to_copy = (median_ratio(warm["ours"], warm[peer]) for peer in ("rows", "copy"))
     report.judge(
         Goal("rows/s, ours warm / sink rows, median of the pairs", to_rows, at_least=_SERVE_FACTOR),
@@ -60,13 +59,12 @@ def both(bench: Bench, rounds: int) -> Report:
     bench.fill(MEMBER.name)
     bench.fill(BOARD.name)
     seconds: dict[str, list[float]] = {"ours": [], "peers": []}
-    for number in range(1, rounds + 1):
-        for name in list(seconds) if number % 2 else list(reversed(seconds)):
-            bench.begin()
-            timing, cpu_s = both_ours(bench) if name == "ours" else _both_peers(bench)
-            seconds[name].append(timing.last_s)
-            run = "ours" if name == "ours" else "Kafka Streams, sink rows"
-            report.add(timing.row(f"{run} {number}", "rows", cpu_s))
+    for number, name in in_turns(seconds, rounds):
+        bench.begin()
+        timing, cpu_s = both_ours(bench) if name == "ours" else _both_peers(bench)
+        seconds[name].append(timing.last_s)
+        run = "ours" if name == "ours" else "Kafka Streams, sink rows"
+        report.add(timing.row(f"{run} {number}", "rows", cpu_s))
     ratio = median_ratio(seconds["ours"], seconds["peers"])
     report.judge(Goal("seconds, ours / Kafka Streams with sink rows, median of the pairs", ratio, at_most=_BOTH_FACTOR))
     return report

@@ -376,17 +376,18 @@ class StreamTableJoin:
             at = [(self._stream.name, *row.values()) for row in part.to_pylist()]
             if waiting := retry(partial(store.waiting_among, at), CONSUMER):
                 retry(partial(store.mark_sent, waiting), CONSUMER)
+        is_known = self._session.createDataFrame(found).distinct().withColumn("is_known", F.lit(True))
+
+        def settled(range_: OffsetRange) -> DataFrame:
+            details = self._details_of(range_).drop("is_sent").join(is_known, ["partition", "offset"], "left")
+            return details.withColumn("is_sent", F.expr("is_known IS NOT NULL"))
+
         between = OffsetRange(ledger, start)
-        if between.count:
-            is_known = self._session.createDataFrame(found).distinct().withColumn("is_known", F.lit(True))
-
-            def left(range_: OffsetRange) -> DataFrame:
-                details = self._details_of(range_).drop("is_sent").join(is_known, ["partition", "offset"], "left")
-                return details.withColumn("is_sent", F.expr("is_known IS NOT NULL"))
-
-            details = left(between)
+        while between.count:  # in parts: the driver looks up the keys of each, and a day may lie between
+            part, between = between.cut(self._context.settings.stream.max_transaction_records)
+            details = settled(part)
             counted = details.agg(*_counts()).collect()[0].asDict()
-            self._write_unsent(_Sent(details, counted, None), between, STEP, lambda part: self._left(left(part)))
+            self._write_unsent(_Sent(details, counted, None), part, STEP, lambda each: self._left(settled(each)))
 
     def _sent_since_served(self) -> pa.Table:
         """Return partition and offset of the stream's records that the output has beyond what the database took."""

@@ -35,7 +35,7 @@ def running(kafka, postgres, tmp_path):
     """Runs a driver with a delivery until the block ends, and ends it in order."""
     (port,) = unused(1)
     variables = {**os.environ, **environment(kafka, postgres, DATABASE, tmp_path), "PYTHONPATH": str(ROOT),
-                 "STREAM_METRICS_PORT": str(port)}  # fmt: skip
+                 "STREAM_METRICS_PORT": str(port), "STREAM_MAX_TRANSACTION_RECORDS": "5"}  # fmt: skip
 
     @contextmanager
     def run(delivery=EXACTLY_ONCE):
