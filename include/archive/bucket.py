@@ -188,12 +188,8 @@ class _VersionListing:
         self.marks.update((each["Key"], each["VersionId"]) for each in answer.get("DeleteMarkers", ()))
 
 
-class BucketStorage(Storage):
-    """Objects below the prefix of s3://bucket/prefix.
-
-    An object is written by one PUT with its checksum, under the condition that the key is new, and so is whole or
-    absent. No multipart upload is ever begun, which a writer that dies would leave behind.
-    """
+class _OfBucket:
+    """The client, the bucket and the prefix of a location s3://bucket/prefix."""
 
     def __init__(self, location: str, s3: S3Connection) -> None:
         self._location = location
@@ -201,6 +197,14 @@ class BucketStorage(Storage):
         self._bucket, prefix = bucket_and_prefix(location)
         self._prefix = f"{prefix}/"
         self._client = client_of(s3)
+
+
+class BucketStorage(_OfBucket, Storage):
+    """Objects below the prefix of s3://bucket/prefix.
+
+    An object is written by one PUT with its checksum, under the condition that the key is new, and so is whole or
+    absent. No multipart upload is ever begun, which a writer that dies would leave behind.
+    """
 
     def create(self, path: str) -> NewObject:
         """Begin an object in a temporary file without a name, which goes with the process."""
@@ -509,15 +513,8 @@ class BucketState:
     problems: tuple[str, ...]
 
 
-class ArchiveBucket:
+class ArchiveBucket(_OfBucket):
     """The bucket of s3://bucket/prefix, as its administrator sees it. Raises the errors of `Storage`."""
-
-    def __init__(self, location: str, s3: S3Connection) -> None:
-        self._location = location
-        self._s3 = s3
-        self._bucket, prefix = bucket_and_prefix(location)
-        self._prefix = f"{prefix}/"
-        self._client = client_of(s3)
 
     def state(self) -> BucketState:
         """Look at the bucket. Writes an object and removes it."""
