@@ -83,7 +83,7 @@ def test_a_backfill_whose_last_day_is_not_over_is_refused_as_a_whole(timetable, 
     if is_over:
         assert [info.partition_key for info in infos] == ["2026-11-18", "2026-11-19", "2026-11-20"]
         return
-    with pytest.raises(InvalidBackfillDate, match=f"^to={last[:10]}: {DAY_NOT_OVER} "):
+    with pytest.raises(InvalidBackfillDate, match=f"^to={last[:10]}: {DAY_NOT_OVER.format('Asia/Seoul')} "):
         next(infos)
 
 

@@ -1,7 +1,7 @@
 """Texts of errors for which two or more tests look, without a character that a regular expression reads otherwise."""
 
 DAYS_NOT_REBUILT = "are not rebuilt: unpause rebuild_day, then clear this task"
-DAY_NOT_OVER = "that day is not over in Asia/Seoul before"
+DAY_NOT_OVER = "that day is not over in {} before"
 INSTALL_FAILED = "installing dependencies failed"
 IN_USE = "must be replaced and is in use, end that first"
 KEYS_DIFFER = "differs; type the same key twice"

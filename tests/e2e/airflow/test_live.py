@@ -340,7 +340,7 @@ def test_a_paused_dag_is_an_alert(pipeline, operator):
 
 def test_a_day_that_is_not_over_is_refused_at_once_with_the_remedy(pipeline, operator, today):
     tomorrow = today.before(-1)  # today may be over by now
-    with pytest.raises(RunFailed, match=f"to={tomorrow}: {DAY_NOT_OVER}"):
+    with pytest.raises(RunFailed, match=f"to={tomorrow}: {DAY_NOT_OVER.format(today.zone)}"):
         operator.wait(operator.trigger("reprocess_days", reprocessing(tomorrow)), RUN_DEADLINE_S)
 
 

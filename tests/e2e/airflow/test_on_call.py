@@ -5,6 +5,7 @@ import re
 import httpx
 import pytest
 
+from include.contracts.clock import rfc3339
 from tests.fakes.events import member
 from tests.support.airflow import (
     RUN_DEADLINE_S,
@@ -48,7 +49,7 @@ def test_on_call_gets_from_the_alert_to_the_all_clear(pipeline, operator, webhoo
     (alert,) = watch()
     assert (alert["event"], alert["severity"], alert["pipeline"]) == ("opened", "critical", "board_detail")
     assert alert["text"] == f"day {day} is not certified: it was never published; see its last nightly run"
-    assert alert["since"].startswith(str(day))  # its end, in UTC
+    assert alert["since"] == rfc3339(day.end)
     assert watch() == [alert]
 
     # 2. the runbook opens at its address

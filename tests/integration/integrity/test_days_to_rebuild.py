@@ -126,7 +126,7 @@ def test_yesterday_is_listed_once_also_when_it_is_dirty(settings, yesterday):
 def test_a_day_that_is_not_over_is_refused_and_no_night_takes_it(settings, yesterday):
     today = yesterday.before(-1)
     opened(settings, today)
-    with pytest.raises(DayNotOver, match=f"day={today}: {DAY_NOT_OVER}"):
+    with pytest.raises(DayNotOver, match=f"day={today}: {DAY_NOT_OVER.format(today.zone)}"):
         chosen(settings, today)
     assert chosen(settings, yesterday) == []
 
@@ -141,7 +141,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_done_to_a_day_that_is_not_over(settings, yesterday, way):
     today = yesterday.before(-1)
-    with pytest.raises(DayNotOver, match=f"day={today}: {DAY_NOT_OVER} .*; wait until then"):
+    with pytest.raises(DayNotOver, match=f"day={today}: {DAY_NOT_OVER.format(today.zone)} .*; wait until then"):
         WAYS[way](settings, today)
 
 
@@ -152,7 +152,7 @@ def test_a_command_refuses_a_day_that_is_not_over(
     for name, value in environment(None, postgres, "days_to_rebuild", tmp_path).items():
         monkeypatch.setenv(name, value)
     assert main(["days", command, "--day", str(yesterday.before(-1))]) == REFUSED
-    assert DAY_NOT_OVER in caplog.text
+    assert DAY_NOT_OVER.format("Asia/Seoul") in caplog.text
 
 
 def test_a_day_that_a_person_holds_is_left_alone_and_told(settings, yesterday, caplog):
