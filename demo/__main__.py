@@ -8,11 +8,9 @@ import sys
 from collections.abc import Mapping
 
 from demo.airflow_client import AirflowClient
-from demo.chapters import LocalServices
 from demo.narrator import Narrator, NotAsTold, show_addresses
-from demo.pipeline_story import PipelineStory
 from demo.records import GeneratedRecords, SiteRecords
-from demo.story import Story
+from demo.story import LocalServices, PipelineStory, Story
 from demo.warehouse import Warehouse
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day

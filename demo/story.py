@@ -1,19 +1,183 @@
-"""The story: a post travels from HTTP to the analyst's view, outages lose nothing, and last night corrects a day."""
+"""The demo's stories: that of board_detail, and that of any other pipeline.
+
+In the first a post travels from HTTP to the analyst's view, outages lose nothing, and last night corrects a day. A
+story stops, kills and starts the services of the local stack, or of another deployment of the pipeline.
+"""
 
 import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import Producer
 
 from demo.airflow_client import AirflowClient, TaskStates
-from demo.chapters import Chapters
 from demo.narrator import Narrator, NotAsTold
-from demo.records import SiteRecords
+from demo.records import GeneratedRecords, Records, SiteRecords
+from demo.warehouse import Warehouse
+from include.contracts.errors import OK, TRY_LATER
 from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
-from include.gateway.client import GatewayRefused
+from include.gateway.client import GatewayClient, GatewayRefused
 from include.kafka.offsets import OffsetReader
+from include.runtime.settings import Settings
+from stack import control
+from stack.layout import Layout
+
+_LAYOUT = Layout.of()
+
+
+class Services(Protocol):
+    """Stops, starts and kills services for the stories. Calls block until it is done; errors end the story."""
+
+    def stop_broker(self) -> None:
+        """Stop Kafka."""
+
+    def start_broker(self) -> None:
+        """Start Kafka, and wait until it is healthy."""
+
+    def kill_stream(self) -> str:
+        """End the stream's driver with SIGKILL; returns which process or container that was."""
+
+    def wait_until_stream_restarted(self) -> str:
+        """Wait until the killed driver has a healthy successor; returns which process or container that is."""
+
+    def checkpoints(self) -> Path:
+        """Return a folder with the checkpoints that the killed driver left."""
+
+
+@dataclass
+class LocalServices:
+    """The services of the local stack. Raises StackError for a service that is not its own."""
+
+    checkpoint_dir: Path
+    _killed_pid: int = 0
+
+    def stop_broker(self) -> None:
+        """Stop the broker."""
+        control.stop_service("kafka", _LAYOUT)
+
+    def start_broker(self) -> None:
+        """Start the broker."""
+        control.start_service("kafka", _LAYOUT)
+
+    def kill_stream(self) -> str:
+        """Kill the driver, which the supervisor restarts."""
+        self._killed_pid = control.kill_service("stream", _LAYOUT)
+        return f"pid {self._killed_pid}"
+
+    def wait_until_stream_restarted(self) -> str:
+        """Wait for the supervisor."""
+        return f"pid {control.wait_until_restarted('stream', self._killed_pid, _LAYOUT)}"
+
+    def checkpoints(self) -> Path:
+        """Return the driver's own folder."""
+        return self.checkpoint_dir
+
+
+OUTAGE_RECORDS = 300
+
+
+@dataclass
+class Chapters:
+    """Chapters that the stories share.
+
+    `next_record` is the first unused number, so that every chapter can count its records. `table_size` is
+    the number of the table's records that the stream's ones refer to.
+    """
+
+    settings: Settings
+    gateway: GatewayClient
+    warehouse: Warehouse
+    records: Records
+    narrator: Narrator
+    services: Services
+    table_size: int = 20
+    next_record: int = 0
+
+    @property
+    def stream(self) -> str:
+        """The topic of the stream."""
+        return self.settings.pipeline.stream.name
+
+    @property
+    def table(self) -> str:
+        """The topic of the table."""
+        return self.settings.pipeline.table.name
+
+    def records_arrive(self, count: int, evening: dict[str, Any]) -> None:
+        """Send the table's records, number 0 also in its version of the evening, and the stream's ones."""
+        # the stream keeps only the newest version, also for records of the morning
+        self.keep(self.table, [*map(self.records.table_value, range(self.table_size)), evening])
+        self.keep(self.stream, self.stream_values(count))
+        self.all_in_view(60)
+
+    def a_table_record_comes_late(self) -> None:
+        """Send a record of the stream whose record of the table follows later."""
+        tell, late = self.narrator, self.next_record
+        self.keep(self.stream, [self.records.stream_value(late, self.table_size)])
+        tell.until(
+            f"the {self.stream} without its {self.table} is kept",
+            lambda: self.warehouse.pending(self.records.key(late)), bool, 30,
+        )  # fmt: skip
+        tell.say(f"one {self.stream} whose {self.table} nobody knows yet waits as pending")
+        self.keep(self.table, [self.records.table_value(self.table_size)])
+        self.next_record += 1
+        self.all_in_view(60)
+        tell.check(True, f"it appeared when its {self.table} arrived")
+
+    def the_broker_goes_out(self) -> None:
+        """Stop Kafka, send records, and start it again."""
+        tell = self.narrator
+        tell.chapter("The broker fails; nothing is lost")
+        self.services.stop_broker()
+        tell.say(f"Kafka is stopped; records of {self.stream} go on coming")
+        where = self.keep(self.stream, self.stream_values(OUTAGE_RECORDS))
+        tell.check(where["fallback"] == OUTAGE_RECORDS, f"each was answered 2xx, kept in: {dict(where)}")
+        store = self.gateway.fallback()
+        tell.say(f"GET /fallback → backlog {store['backlog']}, oldest {store['oldestAgeS']:.1f} s")
+        tell.check(store["backlog"] >= OUTAGE_RECORDS, "the messages lie in the fallback store, on disk")
+        tell.say("Kafka starts again")
+        self.services.start_broker()
+        _, seconds = tell.until(
+            "the drain",
+            lambda: int(self.gateway.fallback()["backlog"]),
+            lambda backlog: backlog == 0,
+            60,
+            lambda backlog: f"backlog {backlog}",
+        )
+        tell.check(True, f"drained by itself in {seconds:.1f} s")
+        self.all_in_view(120)
+
+    def stream_values(self, count: int) -> list[dict[str, Any]]:
+        """Return the next records of the stream."""
+        first = self.next_record
+        self.next_record += count
+        return [self.records.stream_value(number, number % self.table_size) for number in range(first, first + count)]
+
+    def keep(self, topic: str, values: list[dict[str, Any]]) -> Counter[str]:
+        """Send events; returns where they were kept, counted. Raises NotAsTold if one was not."""
+        results = self.gateway.post_events(topic, values)
+        refused = [result for result in results if result["status"] >= 300]
+        if refused:
+            raise NotAsTold(f"{len(refused)} of {len(results)} events were not kept; the first: {refused[0]}")
+        return Counter(result["keptIn"] for result in results)
+
+    def in_view(self) -> int:
+        """Count the story's records in the view."""
+        return self.warehouse.count(self.records.key(0), self.records.key(self.next_record))
+
+    def all_in_view(self, timeout_s: float) -> None:
+        """Wait until the view has all of the story's records."""
+        wanted = self.next_record
+        _, seconds = self.narrator.until(
+            f"{wanted} rows in the view", self.in_view, lambda count: count == wanted, timeout_s
+        )
+        self.narrator.check(True, f"{wanted} of {wanted} records are in the view, {seconds:.1f} s later")
+
 
 BOARDS = 200
 BURST = 4_000
@@ -216,3 +380,101 @@ def _task_progress(tell: Narrator) -> Any:
 
 def _json(value: dict[str, Any]) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
+
+
+RECORDS = 100
+MORNING, EVENING = 1, 20  # versions of the table's record 0
+
+
+@dataclass(kw_only=True)
+class PipelineStory(Chapters):
+    """The story of any pipeline: its records reach the view, a broker goes out, and a rebuild corrects a day.
+
+    `environment` is that of the commands of the batch layer.
+    """
+
+    records: GeneratedRecords
+    environment: Mapping[str, str]
+
+    def tell(self) -> None:
+        """Run all chapters in order. Raises NotAsTold at the first failed check."""
+        self.records_reach_the_view()
+        self.the_broker_goes_out()
+        self.a_rebuild_corrects_the_day()
+        self.the_day_is_undone()
+
+    def records_reach_the_view(self) -> None:
+        """Chapter 1."""
+        tell = self.narrator
+        tell.chapter(f"Records of {self.table} and {self.stream} come; their join reaches the view {self._view}")
+        tell.say(f"{self.table_size} of {self.table}, {RECORDS} of {self.stream} with times of {self.records.day}")
+        self.records_arrive(RECORDS, self.records.table_value(0, EVENING))
+        self._is_joined_with(EVENING, f"joined with the newest {self.table}, in every column")
+        self.a_table_record_comes_late()
+
+    def a_rebuild_corrects_the_day(self) -> None:
+        """Chapter 3."""
+        tell = self.narrator
+        tell.chapter("A rebuild corrects the day")
+        self._command("gateway drain")
+        self._command("stream catch-up")
+        self._command("days rebuild", "--publish", "--reason", "demo", day=True)
+        corrections = self.warehouse.corrections(self.records.day)
+        tell.say("corrections of the rebuild:")
+        tell.table(("class", "records"), corrections.items())
+        tell.check(corrections.get("unexplained", 0) == 0, "no difference is unexplained")
+        self._is_joined_with(MORNING, f"the {self.stream} has the {self.table} of its time again, in every column")
+        self._are_all("final")
+        certificate = self._command("days certify", day=True)
+        terms = {term["name"]: term["value"] for term in certificate["terms"]}
+        raw, rows, pending, rejected = (int(terms[name]) for name in ("raw_distinct", "rows", "pending", "rejected"))
+        tell.check(
+            certificate["reason"] is None and raw == rows + pending + rejected and rows >= self.next_record,
+            f"the day is certified: {raw} in raw = {rows} rows + {pending} pending + {rejected} rejected",
+        )
+
+    def the_day_is_undone(self) -> None:
+        """Chapter 4."""
+        tell = self.narrator
+        tell.chapter("The publication is undone, and done again")
+        self._command("days undo", "--to", "0", "--reason", "demo", day=True)
+        self._are_all("live")
+        self._is_joined_with(EVENING, "the day shows the stream's rows again")
+        self._command("days redo", "--reason", "demo", day=True)
+        self._are_all("final")
+
+    @property
+    def _view(self) -> str:
+        return self.settings.pipeline.name
+
+    def _is_joined_with(self, hour: int, told: str) -> None:
+        row = self.warehouse.row(self.records.key(0))
+        expected = self.records.row(0, 0, hour)
+        names = (*expected, "finality")
+        self.narrator.table(("column", "value"), [] if row is None else [(name, row[name]) for name in names])
+        wrong = [name for name in expected if row is None or row[name] != expected[name]]
+        self.narrator.check(not wrong, told if not wrong else f"{told}: {', '.join(wrong)} differ from {expected}")
+
+    def _are_all(self, finality: str) -> None:
+        count = self.warehouse.count(self.records.key(0), self.records.key(self.next_record), finality)
+        self.narrator.check(count == self.next_record, f"{count} of {self.next_record} rows are {finality}")
+
+    def _command(self, name: str, *arguments: str, day: bool = False) -> Any:
+        """Run a command of `pipeline` and return its result. Waits while the night's run has the day."""
+        command = ["pipeline", *name.split(), *(("--day", str(self.records.day)) if day else ()), *arguments]
+        self.narrator.say(f"[dim]PIPELINE={self._view} {' '.join(command)}[/]")
+        done, _ = self.narrator.until(
+            name,
+            lambda: subprocess.run(
+                [sys.executable, "-m", *command, "--json"],
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            ),
+            lambda done: done.returncode != TRY_LATER,
+            300,
+        )
+        if done.returncode != OK:
+            raise NotAsTold(f"{name}: exit code {done.returncode}: {(done.stderr or done.stdout).strip()[-2000:]}")
+        return json.loads(done.stdout)
