@@ -23,7 +23,7 @@ CONTRACTS = Path("docs/contracts")
 _METRICS_PAGE = """# Metrics
 
 Written by `python -m stack.export` from the declarations: `METRICS` in `include/gateway/metrics.py`,
-`spark_jobs/speed/health/metrics.py` and `include/integrity/pages/metrics.py`. The addresses are in [Prometheus and
+`spark_jobs/speed/health/report.py` and `include/integrity/pages/metrics.py`. The addresses are in [Prometheus and
 Grafana](operators.md#prometheus-and-grafana), and the rules in the [runbook](runbooks/alerts.md#rules-for-prometheus).
 
 A value that is not known has no sample. Gateway and stream also serve `process_` metrics of Python's client library:
@@ -74,7 +74,7 @@ def metrics() -> Mapping[str, Sequence[Metric[Any]]]:
     """Return the metrics by the service that serves them."""
     from include.gateway.metrics import METRICS as GATEWAY
     from include.integrity.pages.metrics import METRICS as BATCH
-    from spark_jobs.speed.health.metrics import METRICS as STREAM
+    from spark_jobs.speed.health.report import METRICS as STREAM
 
     return {"Gateway": GATEWAY, "Stream": STREAM, "Batch layer": BATCH}
 

@@ -1,7 +1,7 @@
 """Metrics: each is declared once, with how it is read, and a page in Prometheus' text format has all of a service's.
 
 docs/metrics.md is written from the declarations, which are in `include.gateway.metrics`,
-`spark_jobs.speed.health.metrics` and `include.integrity.pages.metrics`.
+`spark_jobs.speed.health.report` and `include.integrity.pages.metrics`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -16,8 +16,7 @@ from include.contracts.errors import ConfigurationError, DriverSuperseded, Pipel
 from include.database.stream_progress import Pending, StreamProgressStore
 from include.runtime.metrics import metrics_page
 from spark_jobs.speed.health.lag import Lag, QueryWatch, TopicEnds
-from spark_jobs.speed.health.metrics import METRICS
-from spark_jobs.speed.health.report import LONGEST_WAIT_S, DriverView, QueryView
+from spark_jobs.speed.health.report import LONGEST_WAIT_S, METRICS, DriverView, QueryView
 from spark_jobs.speed.health.state import Query
 from spark_jobs.speed.stream_query import DriverContext
 

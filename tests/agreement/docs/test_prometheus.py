@@ -23,7 +23,7 @@ from include.integrity.pages.metrics import BatchMetrics, BatchState, create_met
 from include.runtime.metrics import metrics_page
 from include.runtime.settings import AlertSettings
 from spark_jobs.speed.health.lag import Lag, SparkBatch
-from spark_jobs.speed.health.metrics import METRICS as STREAM
+from spark_jobs.speed.health.report import METRICS as STREAM
 from spark_jobs.speed.health.report import DriverView, QueryView
 from spark_jobs.speed.health.state import Batch, Done, TableSize
 from stack.export import metrics

@@ -10,8 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from include.database.stream_progress import Pending
 from include.runtime.metrics import metrics_page
 from spark_jobs.speed.health.lag import Lag, SparkBatch
-from spark_jobs.speed.health.metrics import METRICS
-from spark_jobs.speed.health.report import DriverView, QueryView
+from spark_jobs.speed.health.report import METRICS, DriverView, QueryView
 from spark_jobs.speed.health.state import Batch, Count, Done, TableSize
 
 NOW = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
