@@ -15,7 +15,7 @@ from hypothesis import example
 
 from include.database import named
 from include.integrity.days import day_checks, late_members, publication
-from include.integrity.days.day_lock import run_locked
+from include.integrity.days.day_pointer import run_locked
 from include.runtime.settings import Settings
 from tests.support.pipeline import rows
 

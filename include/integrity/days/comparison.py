@@ -29,7 +29,7 @@ from include.database.named import COORDINATES, pipeline_of, query
 from include.database.offset_ledger import select_entries
 from include.database.sessions import connect
 from include.database.shown_keys import array, shown_elsewhere
-from include.integrity.days.publication_history import Shown
+from include.integrity.days.day_pointer import Shown
 from include.runtime.settings import Settings
 
 log = logging.getLogger(__name__)

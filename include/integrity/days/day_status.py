@@ -9,8 +9,8 @@ from psycopg2.extensions import cursor as Cursor
 from include.contracts.day import Day
 from include.database.named import query
 from include.database.sessions import connect
+from include.integrity.days.day_pointer import Action, Author
 from include.integrity.days.due_days import Window, select_window
-from include.integrity.days.publication_history import Action, Author
 from include.runtime.settings import AT_LEAST_ONCE, Role, Settings
 
 

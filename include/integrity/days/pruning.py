@@ -17,8 +17,7 @@ from include.contracts.day import Day
 from include.database.generation_store import remove_tables
 from include.database.named import query
 from include.database.sessions import connect
-from include.integrity.days.day_lock import DayShows, run_locked
-from include.integrity.days.publication_history import Shown
+from include.integrity.days.day_pointer import DayShows, Shown, run_locked
 from include.runtime.settings import Settings
 
 log = logging.getLogger(__name__)

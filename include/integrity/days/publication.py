@@ -22,9 +22,17 @@ from include.database.sessions import connect
 from include.database.shown_keys import array
 from include.integrity.days.comparison import Seen, compare_served_since, require_accepted, require_verified
 from include.integrity.days.day_checks import check_after_move, request_check
-from include.integrity.days.day_lock import DayShows, Result, run_locked
+from include.integrity.days.day_pointer import (
+    Action,
+    Author,
+    DayShows,
+    Move,
+    PublicationHistory,
+    Result,
+    Shown,
+    run_locked,
+)
 from include.integrity.days.pruning import prune, uncover
-from include.integrity.days.publication_history import Action, Author, Move, PublicationHistory, Shown
 from include.runtime.failpoints import failpoint
 from include.runtime.lineage import lineage_of, publish_job
 from include.runtime.settings import Settings

@@ -14,7 +14,7 @@ from include.contracts.day import Day
 from include.database.named import query
 from include.database.sessions import connect
 from include.integrity.days.day_checks import mark_days_dirty
-from include.integrity.days.day_lock import DayShows, run_locked
+from include.integrity.days.day_pointer import DayShows, run_locked
 from include.integrity.days.pruning import cover
 from include.runtime.settings import Settings
 

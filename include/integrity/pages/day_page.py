@@ -11,9 +11,8 @@ from include.contracts.day import Day
 from include.database.named import query
 from include.database.sessions import connect
 from include.integrity.days.certificate import Term
-from include.integrity.days.day_lock import DayShows, run_locked
+from include.integrity.days.day_pointer import Action, DayShows, Shown, run_locked
 from include.integrity.days.publication import PublicationRow, require_showable, target_of
-from include.integrity.days.publication_history import Action, Shown
 from include.integrity.pages.page_model import DayRow, load_rows
 from include.runtime.settings import Settings
 

@@ -10,8 +10,7 @@ import pytest
 
 from include.contracts.errors import DayBusy, NothingBuilt, StaleRun
 from include.database.generation_store import GenerationStore
-from include.integrity.days import day_lock as day_turn
-from include.integrity.days import publication
+from include.integrity.days import day_pointer, publication
 from include.integrity.days.comparison import verify
 from include.integrity.days.pruning import collect_orphans
 from include.integrity.days.publication import UndoRefused, history, redo, undo
@@ -152,7 +151,7 @@ def test_a_batch_of_the_speed_layer_under_way_is_waited_for_and_covered(settings
 
 
 def test_somebody_who_never_lets_go_of_the_day_makes_it_busy(settings, monkeypatch):
-    monkeypatch.setattr(day_turn, "LIMITS", dataclasses.replace(day_turn.LIMITS, lock_s=0.2))
+    monkeypatch.setattr(day_pointer, "LIMITS", dataclasses.replace(day_pointer.LIMITS, lock_s=0.2))
     build(settings, [row(1, 0)], cut=5, run_id="r")
     publish(settings, DAY, "r")
     somebody = open_as(settings, "batch")

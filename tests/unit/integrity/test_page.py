@@ -20,11 +20,11 @@ from include.contracts.errors import DatabaseUnavailable
 from include.database.stream_progress import Pending, Progress, Seen
 from include.integrity.days.certificate import Term
 from include.integrity.days.comparison import Sample
+from include.integrity.days.day_pointer import Author
 from include.integrity.days.day_status import DayStatus
 from include.integrity.days.due_days import Window
 from include.integrity.days.gateways import Unsent
 from include.integrity.days.publication import PublicationRow
-from include.integrity.days.publication_history import Author
 from include.integrity.pages.app import LANGUAGE_COOKIE, Sources, create_app, navigation
 from include.integrity.pages.day_page import Changed, DayPage, Difference, GenerationRow, LeftOut
 from include.integrity.pages.page_model import calendar, corrections_chart, select_rows

@@ -1,6 +1,6 @@
 """The targets of undo and redo, without a database: as in an editor."""
 
-from include.integrity.days.publication_history import Move, PublicationHistory
+from include.integrity.days.day_pointer import Move, PublicationHistory
 
 
 def trail(*moves):
