@@ -25,7 +25,7 @@ from include.contracts.day import Day
 from include.contracts.errors import PipelineError
 from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
 from include.gateway.client import GatewayClient
-from include.integrity.days.stream_lag import wait_until_caught_up
+from include.integrity.days.catch_up import wait_until_caught_up
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Settings
 from stack.environment import load_environment

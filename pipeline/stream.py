@@ -19,7 +19,7 @@ def stream() -> None:
 def catch_up(timeout_s: float, as_json: bool) -> int:
     """Wait until the stream has processed the records in the topics."""
     from include.database.schema_check import checked_settings
-    from include.integrity.days.stream_lag import wait_until_caught_up
+    from include.integrity.days.catch_up import wait_until_caught_up
 
     return answer(wait_until_caught_up(checked_settings("batch"), timeout_s), as_json)
 

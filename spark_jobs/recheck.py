@@ -25,7 +25,7 @@ from include.database.generation_store import GenerationStore
 from include.database.named import query
 from include.database.sessions import connect
 from include.database.shown_keys import a_few_at_a_time, day_number
-from include.integrity.days.stream_lag import wait_until_caught_up
+from include.integrity.days.catch_up import wait_until_caught_up
 from include.kafka.offsets import OffsetReader
 from include.kafka.record_table import RAW
 from include.runtime.settings import DatabaseSettings, Settings

@@ -20,10 +20,10 @@ from include.integrity.commands import text_of
 from include.integrity.days import certificate as certificates
 from include.integrity.days import due_days as days
 from include.integrity.days import gateways, publication
+from include.integrity.days.catch_up import find_late_members
 from include.integrity.days.comparison import needs_person, request_approval, save_question
 from include.integrity.days.due_days import days_between
 from include.integrity.days.gateways import FallbackNotDrained, require_stores_read
-from include.integrity.days.late_members import find_late_members
 from include.integrity.pages.day_page import preview
 
 log = logging.getLogger(__name__)

@@ -233,9 +233,9 @@ def replay_fallback(pipeline: str) -> dict[str, Any]:
 def wait_until_caught_up(pipeline: str, timeout_s: str) -> dict[str, Any]:
     """Give the stream time to write what was read, so that the comparison with it is fair."""
     from include.airflow_support.connections import batch_settings
-    from include.integrity.days import stream_lag
+    from include.integrity.days import catch_up
 
-    return asdict(stream_lag.wait_until_caught_up(batch_settings(pipeline), timeout_s=float(timeout_s)))
+    return asdict(catch_up.wait_until_caught_up(batch_settings(pipeline), timeout_s=float(timeout_s)))
 
 
 @task

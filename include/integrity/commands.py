@@ -10,6 +10,7 @@ from include.contracts.day import Day
 from include.gateway.client import ReplayReport
 from include.integrity.days import comparison, publication
 from include.integrity.days import due_days as days
+from include.integrity.days.catch_up import SpeedLayerLag
 from include.integrity.days.certificate import Certificate
 from include.integrity.days.comparison import Differences, Report, Sample
 from include.integrity.days.day_status import Run, counts_text, rate_text
@@ -17,7 +18,6 @@ from include.integrity.days.due_days import AcknowledgedDay, DirtyDay, require_r
 from include.integrity.days.gateways import MissingStore
 from include.integrity.days.pruning import Orphan
 from include.integrity.days.publication import Moved, PublicationRow, Published
-from include.integrity.days.stream_lag import SpeedLayerLag
 from include.integrity.jobs import rebuild as run_job
 from include.integrity.pages.day_page import GenerationRow, UndoPreview
 from include.integrity.pages.page_model import DayRow

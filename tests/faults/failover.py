@@ -31,9 +31,9 @@ from include.contracts.day import Day
 from include.contracts.definition import SITE_NAME
 from include.contracts.validation import parse_timestamp
 from include.gateway.reconcile import Reconciled, Scope, reconcile_sources
+from include.integrity.days.catch_up import wait_until_caught_up
 from include.integrity.days.certificate import Certificate
 from include.integrity.days.due_days import days_to_rebuild
-from include.integrity.days.stream_lag import wait_until_caught_up
 from include.runtime.settings import Settings
 from tests.faults import frame
 from tests.faults.closed_load import CLIENTS, ClosedLoad

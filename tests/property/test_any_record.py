@@ -22,9 +22,9 @@ from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.contracts.topics import LOG_APPEND_TIME
 from include.contracts.validation import Reject
 from include.integrity.commands import text_of
+from include.integrity.days.catch_up import find_late_members
 from include.integrity.days.comparison import diff
 from include.integrity.days.due_days import dirty_days
-from include.integrity.days.late_members import find_late_members
 from include.integrity.pages.page_model import load_rows
 from include.kafka.offsets import OffsetReader
 from include.kafka.reader import TopicTail

@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from include.contracts.day import Day
 from include.database.named import query
+from include.integrity.days.catch_up import SpeedLayerLag
 from include.integrity.days.certificate import AskGateways, CatchUp, Certificate, certify
 from include.integrity.days.gateways import Unsent
-from include.integrity.days.stream_lag import SpeedLayerLag
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Settings
 from tests.support.pipeline import rows

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example
 
 from include.database import named
-from include.integrity.days import day_checks, late_members, publication
+from include.integrity.days import catch_up, day_checks, publication
 from include.integrity.days.day_pointer import run_locked
 from include.runtime.settings import Settings
 from tests.support.pipeline import rows
@@ -74,14 +74,14 @@ def _undo_unchecked(monkeypatch, *_):
 
 
 def _late_members_dropped(monkeypatch, *_):
-    plain = late_members.find_late_members
+    plain = catch_up.find_late_members
 
     def search(settings):
         plain(settings)
         day_checks.check_days(settings)
         rows(settings, "DELETE FROM late_version")
 
-    monkeypatch.setattr(late_members, "find_late_members", search)
+    monkeypatch.setattr(catch_up, "find_late_members", search)
 
 
 def _all(*mutations):

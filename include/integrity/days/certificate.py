@@ -14,6 +14,7 @@ from include.contracts.errors import BalanceBroken, NothingBuilt, Retryable
 from include.database.generation_store import measurement
 from include.database.named import pipeline_of, query
 from include.database.sessions import connect
+from include.integrity.days.catch_up import SpeedLayerLag, catch_up
 from include.integrity.days.day_checks import check_day
 from include.integrity.days.gateways import (
     MissingStore,
@@ -23,7 +24,6 @@ from include.integrity.days.gateways import (
     note_stores,
     unsent,
 )
-from include.integrity.days.stream_lag import SpeedLayerLag, catch_up
 from include.runtime.settings import Settings
 
 log = logging.getLogger(__name__)

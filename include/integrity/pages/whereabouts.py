@@ -26,9 +26,9 @@ from include.contracts.offsets import Offsets
 from include.contracts.validation import parse_timestamp
 from include.database.named import query
 from include.database.sessions import LONG, SessionLimits, connect
+from include.integrity.days.catch_up import taken_offsets
 from include.integrity.days.comparison import Sample, sample_of
 from include.integrity.days.gateways import Unsent, missing_stores, unsent
-from include.integrity.days.stream_lag import taken_offsets
 from include.integrity.pages.texts import Message
 from include.kafka import offsets as kafka_offsets
 from include.kafka.offsets import OffsetReader

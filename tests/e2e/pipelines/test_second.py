@@ -16,10 +16,10 @@ from include.contracts.day import Day
 from include.contracts.pipelines import FOLDER, load_definition
 from include.database.migrate import migrate
 from include.integrity.commands import text_of
+from include.integrity.days.catch_up import wait_until_caught_up
 from include.integrity.days.certificate import certify
 from include.integrity.days.comparison import diff, verify
 from include.integrity.days.publication import undo
-from include.integrity.days.stream_lag import wait_until_caught_up
 from include.runtime.settings import Settings
 from tests.e2e.speed.test_pipeline_live import Stream
 from tests.fakes.events import board, member

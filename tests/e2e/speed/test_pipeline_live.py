@@ -10,9 +10,9 @@ import pytest
 
 from include.contracts.day import Day
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
+from include.integrity.days.catch_up import wait_until_caught_up
 from include.integrity.days.certificate import certify
 from include.integrity.days.comparison import verify
-from include.integrity.days.stream_lag import wait_until_caught_up
 from spark_jobs.batch.rebuild import rebuild_day
 from stack.machine import unused
 from tests.fakes.events import board, member

@@ -9,11 +9,10 @@ from confluent_kafka.admin import AdminClient
 
 from include.contracts.clock import rfc3339
 from include.contracts.errors import DatabaseUnavailable
+from include.integrity.days.catch_up import CONSUMER, find_late_members, wait_until_caught_up
 from include.integrity.days.certificate import certify
 from include.integrity.days.due_days import DirtyDay, dirty_days
-from include.integrity.days.late_members import CONSUMER, find_late_members
 from include.integrity.days.publication import redo, undo
-from include.integrity.days.stream_lag import wait_until_caught_up
 from include.kafka.offsets import OffsetReader
 from include.kafka.reader import TopicTail
 from tests.fakes.events import board, member
@@ -126,7 +125,7 @@ def test_no_transaction_is_open_while_the_topic_is_read(settings, monkeypatch):
 def test_a_search_that_ends_before_its_place_moved_is_made_up_for(settings, monkeypatch):
     send(settings, 7, MORNING)
     with monkeypatch.context() as patched:
-        patched.setattr("include.integrity.days.late_members.move_partitions", refuse)
+        patched.setattr("include.integrity.days.catch_up.move_partitions", refuse)
         with pytest.raises(DatabaseUnavailable):
             find_late_members(settings)
     assert dirty_days(settings) == []

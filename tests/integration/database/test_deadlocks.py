@@ -19,9 +19,9 @@ from include.database import sessions as connections
 from include.database.forgotten import ForgottenStore
 from include.database.named import PipelineConnection
 from include.integrity.days import publication
+from include.integrity.days.catch_up import find_late_members
 from include.integrity.days.comparison import verify
 from include.integrity.days.due_days import dirty_days
-from include.integrity.days.late_members import find_late_members
 from include.integrity.days.pruning import collect_orphans, prune
 from include.integrity.days.publication import undo
 from include.integrity.days.replaced_topic import take_out_of_cuts

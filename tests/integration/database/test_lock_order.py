@@ -16,7 +16,7 @@ from include.database.driver_lease import DriverLease
 from include.database.forgotten import ForgottenStore
 from include.database.named import PipelineConnection
 from include.database.offset_ledger import Move, OffsetLedger
-from include.integrity.days.late_members import find_late_members
+from include.integrity.days.catch_up import find_late_members
 from include.integrity.days.pruning import collect_orphans, cover, prune
 from include.integrity.days.publication import redo, undo
 from include.integrity.days.replaced_topic import take_out_of_cuts

@@ -20,11 +20,11 @@ from include.database.named import query
 from include.database.sessions import connect
 from include.gateway.client import GatewayUnavailable
 from include.integrity.days import certificate as certificate_module
+from include.integrity.days.catch_up import LateMember
 from include.integrity.days.certificate import DayChanged
 from include.integrity.days.comparison import verify
 from include.integrity.days.day_checks import request_check
 from include.integrity.days.gateways import Unsent, gateways, note_stores, unsent
-from include.integrity.days.late_members import LateMember
 from include.runtime.settings import Settings
 from stack.machine import unused
 from tests.servers import wait_until

@@ -17,7 +17,7 @@ from include.database import stream_progress
 from include.database.offset_ledger import OffsetLedger
 from include.database.sessions import SessionLimits
 from include.database.stream_progress import Pending, Progress, StreamProgressStore
-from include.integrity.days.stream_lag import wait_until_caught_up
+from include.integrity.days.catch_up import wait_until_caught_up
 from include.kafka.offsets import OffsetReader
 from spark_jobs.connectors.kafka import stream_reader
 from spark_jobs.speed.health import report

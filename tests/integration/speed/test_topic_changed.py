@@ -4,7 +4,7 @@ import pytest
 
 from include.contracts.errors import TopicChanged
 from include.database.offset_ledger import OffsetLedger
-from include.integrity.days.late_members import find_late_members
+from include.integrity.days.catch_up import find_late_members
 from include.kafka.offsets import OffsetReader
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.speed.positions import position_of
