@@ -31,8 +31,7 @@ from include.integrity.days.gateways import unsent
 from include.integrity.jobs import dag_ids
 from include.integrity.pages import page_model, whereabouts
 from include.integrity.pages.day_page import SAMPLES, DayPage, Difference, load_day, load_difference
-from include.integrity.pages.page_model import DayRow, load_rows
-from include.integrity.pages.page_state import PART_TIMEOUT_S, PipelineState, read_state
+from include.integrity.pages.page_model import PART_TIMEOUT_S, DayRow, PipelineState, load_rows, read_state
 from include.integrity.pages.texts import LANGUAGES, Message, PageTexts, chosen_language
 from include.integrity.pages.whereabouts import SearchLimits, SearchTooLong, Whereabouts
 from include.runtime.settings import Settings, listed_pipelines

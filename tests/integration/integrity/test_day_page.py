@@ -15,8 +15,7 @@ from include.integrity.days.publication import undo
 from include.integrity.pages import app as page
 from include.integrity.pages.app import create_app
 from include.integrity.pages.day_page import load_day, load_difference
-from include.integrity.pages.page_model import load_rows
-from include.integrity.pages.page_state import read_state
+from include.integrity.pages.page_model import load_rows, read_state
 from include.runtime.kafka_connection import KafkaConnection
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows

@@ -27,8 +27,7 @@ from include.integrity.days.gateways import Unsent
 from include.integrity.days.publication import PublicationRow
 from include.integrity.pages.app import LANGUAGE_COOKIE, Sources, create_app, navigation
 from include.integrity.pages.day_page import Changed, DayPage, Difference, GenerationRow, LeftOut
-from include.integrity.pages.page_model import calendar, corrections_chart, select_rows
-from include.integrity.pages.page_state import PipelineState
+from include.integrity.pages.page_model import PipelineState, calendar, corrections_chart, select_rows
 from include.integrity.pages.texts import Message
 from include.integrity.pages.whereabouts import Coordinates, SearchTooLong, Trace, Whereabouts
 from include.integrity.watch.alerts import Finding
