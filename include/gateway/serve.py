@@ -17,9 +17,8 @@ from include.contracts.offsets import Partition
 from include.contracts.pipelines import RAW_TOPICS
 from include.contracts.topics import MAX_MESSAGE_BYTES
 from include.gateway.app import Gateway, server_limits
-from include.gateway.auth.access_tokens import AccessTokens
 from include.gateway.auth.issuer_keys import HttpIssuer, IssuerKeys
-from include.gateway.auth.tokens import Tokens
+from include.gateway.auth.tokens import AccessTokens, Tokens
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.fallback.store import SqliteFallbackStore
 from include.gateway.home_cluster import ClusterFile

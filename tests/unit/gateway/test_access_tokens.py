@@ -7,6 +7,7 @@ import hmac
 import time
 from functools import cache
 
+import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -14,11 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import RSAAlgorithm
 
-from include.gateway.auth import access_tokens
-from include.gateway.auth.access_tokens import AccessTokens
 from include.gateway.auth.issuer_keys import IssuerKeys, parse_keys
 from include.gateway.auth.token_file import Entry
-from include.gateway.auth.tokens import Tokens
+from include.gateway.auth.tokens import AccessTokens, Tokens
 from include.gateway.http.answer import Fault
 from include.runtime.settings import OidcSettings
 from tests.support.issuer import AUDIENCE, SigningKey, claims_of, encoded, first_key
@@ -310,19 +309,19 @@ def test_any_claims_of_the_issuer_are_a_401_or_403_unless_all_that_counts_is_rig
 
 def test_a_token_is_verified_once_and_again_when_it_has_expired(monkeypatch):
     tokens, verified = accepting(KEY), []
-    real = access_tokens.jwt.decode
-    monkeypatch.setattr(access_tokens.jwt, "decode", lambda *args, **more: verified.append(1) or real(*args, **more))
+    real = jwt.decode
+    monkeypatch.setattr(jwt, "decode", lambda *args, **more: verified.append(1) or real(*args, **more))
     given = token()
     assert [require(given, tokens=tokens) for _ in range(3)] == ["oidc:shop"] * 3
     assert len(verified) == 1
     late = time.time() + 10_000
-    monkeypatch.setattr(access_tokens.time, "time", lambda: late)
+    monkeypatch.setattr(time, "time", lambda: late)
     require(given, tokens=tokens)  # by PyJWT's own clock it has not expired
     assert len(verified) == 2
 
 
 def test_remembered_tokens_are_bounded(monkeypatch):
-    monkeypatch.setattr(access_tokens, "_MAX_REMEMBERED", 3)
+    monkeypatch.setattr("include.gateway.auth.tokens._MAX_REMEMBERED", 3)
     tokens = accepting(KEY)
     for number in range(6):
         require(token(jti=str(number)), tokens=tokens)
