@@ -35,8 +35,7 @@ def contract_files() -> dict[str, str]:
     """Return file name → content, of the folder CONTRACTS. Raises ContractMismatch for a wrong definition."""
     # these read the definitions
     from include.contracts.pipelines import PIPELINES, TOPICS
-    from include.gateway.calls.openapi import document
-    from include.gateway.calls.routes import ROUTES
+    from include.gateway.calls.routes import ROUTES, document
 
     documents = {f"{topic.name}.schema.json": topic.json_schema() for topic in TOPICS.values()}
     for definition in PIPELINES.values():

@@ -14,7 +14,7 @@ from include.contracts.fields import DATE, TIMESTAMP, Field
 from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER, TOPICS
 from include.contracts.validation import violations
 from include.contracts.versions import version_in
-from include.gateway.calls.openapi import example
+from include.gateway.calls.routes import example
 from spark_jobs.decoding.reference import read_record
 from tests.fakes.events import board, member
 from tests.support.any_record import DECIMALS, AnyRecord, Message, twisted

@@ -9,8 +9,7 @@ import httpx
 import jsonschema
 import pytest
 
-from include.gateway.calls.openapi import document
-from include.gateway.calls.routes import ROUTES
+from include.gateway.calls.routes import ROUTES, document
 from include.gateway.ports import Failure
 from include.runtime.settings import GatewayLimits
 from tests.fakes.events import board

@@ -9,8 +9,7 @@ import pytest
 
 from include.contracts.pipelines import RAW_TOPICS, TOPICS
 from include.contracts.validation import violations
-from include.gateway.calls.openapi import document
-from include.gateway.calls.routes import ROUTES
+from include.gateway.calls.routes import ROUTES, document
 from include.gateway.supervision import TABLE
 from include.runtime.settings import GatewayLimits
 from tests.fakes.harness import FakeGateway
