@@ -20,8 +20,7 @@ from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.kafka_connection import SECRETS as KAFKA_SECRETS
 from include.runtime.kafka_connection import VARIABLES
 from include.runtime.lineage import transport_of
-from include.runtime.s3_connection import SECRETS as S3_SECRETS
-from include.runtime.settings import LIBPQ_VARIABLES, listed_pipelines, reader_of
+from include.runtime.settings import LIBPQ_VARIABLES, S3_SECRETS, listed_pipelines, reader_of
 from stack.environment import without_secrets
 from stack.machine import LOOPBACK
 

@@ -44,8 +44,7 @@ from include.archive.storage import (
 )
 from include.contracts.errors import ConfigurationError, PipelineError
 from include.runtime.retry import retry_transient
-from include.runtime.s3_connection import S3_SCHEME, S3Connection, bucket_and_prefix
-from include.runtime.settings import BatchSettings
+from include.runtime.settings import S3_SCHEME, BatchSettings, S3Connection, bucket_and_prefix
 
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 30  # without a byte

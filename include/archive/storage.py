@@ -23,7 +23,7 @@ import pyarrow.fs as pa_fs
 
 from include.contracts.errors import ConfigurationError, Transient
 from include.runtime.durable_files import sync_file, sync_folder
-from include.runtime.s3_connection import FILE_SCHEME, S3_SCHEME, S3Connection
+from include.runtime.settings import FILE_SCHEME, S3_SCHEME, S3Connection
 
 PART = ".part"  # at the end of the name of a file that is not whole
 

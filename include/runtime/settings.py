@@ -8,6 +8,7 @@ variables.
 
 import datetime as dt
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, replace
@@ -24,13 +25,13 @@ from include.runtime.environment_reader import (
     Setting,
     group,
     load,
+    secrets_of,
     server_setting,
     setting,
     settings_of,
     without_login,
 )
 from include.runtime.kafka_connection import KafkaConnection
-from include.runtime.s3_connection import LOCATION, S3Connection
 from include.runtime.tls import ClientTls, ServerTls
 
 Role = Literal["pipeline_owner", "gateway", "stream", "batch", "integrity", "analyst"]
@@ -270,11 +271,80 @@ class StreamSettings:
         "bytes of keys, values and headers that pass through the driver at a time; 64 MiB need about 1 GiB of heap")
 
 
+S3_SCHEME = "s3://"
+FILE_SCHEME = "file://"
+DEFAULT_REGION = "us-east-1"
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_PREFIX = re.compile(r"[\w.=-]+(/[\w.=-]+)*", re.ASCII)  # characters that need no escape in keys, URLs and policies
+
+
+def _is_location(text: str) -> bool:
+    scheme = text.partition("://")[0] if "://" in text else ""
+    if scheme == "s3":
+        bucket, prefix = bucket_and_prefix(text)
+        if not _BUCKET.fullmatch(bucket) or not _PREFIX.fullmatch(prefix) or ".." in prefix.split("/"):
+            raise kinds.Unfit(
+                "not s3://bucket/prefix; the bucket has 3 to 63 lower-case letters, digits, dots and hyphens, and the "
+                "prefix letters, digits and the characters . _ = - /"
+            )
+    elif scheme == "file" and not text.startswith(f"{FILE_SCHEME}/"):
+        raise kinds.Unfit("not file:///path with an absolute path")
+    elif scheme not in ("", "file"):
+        raise kinds.Unfit("no store is known by this scheme; give a folder, file:///path or s3://bucket/prefix")
+    return True
+
+
+_LOCATION = kinds.Kind("a folder, file:///path or s3://bucket/prefix", _is_location, str, is_path=True)
+_ENDPOINT = kinds.Kind(
+    "http://host:port or https://host:port; the bucket belongs into ARCHIVE_DIR", kinds.is_endpoint, str
+)
+_REGION = kinds.pattern("[a-z0-9-]{1,63}", f"the name of a region such as {DEFAULT_REGION}")
+
+
+def bucket_and_prefix(location: str) -> tuple[str, str]:
+    """Return the bucket and the prefix of s3://bucket/prefix, the prefix without slashes around it."""
+    bucket, _, prefix = location.removeprefix(S3_SCHEME).partition("/")
+    return bucket, prefix.rstrip("/")
+
+
+@dataclass(frozen=True)
+class S3Connection:
+    """Address, login and TLS of an object store. Can be sent to tasks.
+
+    Without an access key, the SDK's own sources are used: variables, a profile or the role of the machine. The key's
+    secret is needed only by processes that use the archive, and so is the CA file, which is read when it is used.
+    """
+
+    endpoint: str = server_setting("ARCHIVE_S3_ENDPOINT", _ENDPOINT, "", "its address; empty: AWS's")
+    region: str = server_setting("ARCHIVE_S3_REGION", _REGION, DEFAULT_REGION, "the bucket's region")
+    access_key_id: str = server_setting("ARCHIVE_S3_ACCESS_KEY_ID", kinds.TEXT, "",
+        "the login; without it that of AWS's SDK, such as the machine's role")
+    secret_access_key: str = server_setting("ARCHIVE_S3_SECRET_ACCESS_KEY", kinds.TOKEN, "", "its secret")
+    ca_file: Path | None = server_setting("ARCHIVE_S3_CA_FILE", kinds.PATH, None,
+        "the authorities of the store's certificate, in PEM; those of the SDK if empty. Workers need the file too")
+    verifies_tls: bool = server_setting("ARCHIVE_S3_TLS_VERIFY", kinds.SWITCH, True,
+        "off: the store's certificate is not verified. For tests")
+
+    @classmethod
+    def from_environment(cls, env: EnvironmentReader) -> "S3Connection":
+        """Read the settings of the archive's object store. Raises ConfigurationError."""
+        found = load(cls, env)
+        if found.ca_file and (not found.verifies_tls or found.endpoint.startswith("http://")):
+            why = "the endpoint is not https" if found.verifies_tls else "ARCHIVE_S3_TLS_VERIFY is off"
+            raise ConfigurationError(
+                f"{env.variable('ARCHIVE_S3_CA_FILE')}={found.ca_file}: no effect, since {why}; remove it"
+            )
+        return found
+
+
+S3_SECRETS = secrets_of(S3Connection)
+
+
 @dataclass(frozen=True)
 class BatchSettings:
     """The batch layer: the archive, the size of a task, and retention periods."""
 
-    archive_dir: str = server_setting("ARCHIVE_DIR", LOCATION, ".state/archive",
+    archive_dir: str = server_setting("ARCHIVE_DIR", _LOCATION, ".state/archive",
         "the raw archive, which all Spark tasks can reach", env=True)
     driver_memory: str = setting("REBUILD_DRIVER_MEMORY", kinds.MEMORY, "2g", "heap of rebuild and archive", env=True)
     rows_per_task: int = setting("REBUILD_ROWS_PER_TASK", _COUNT, 100_000,

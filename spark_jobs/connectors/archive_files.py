@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 from include.archive.catalogue import MARKER, ArchivedFile, Kind
 from include.archive.storage import NewObject, Storage, open_storage
 from include.contracts.errors import ConfigurationError, Misconfigured
-from include.runtime.s3_connection import S3Connection
-from include.runtime.settings import BatchSettings
+from include.runtime.settings import BatchSettings, S3Connection
 
 RANGES = b"archive.ranges"  # footer key: topic, topic id and end offsets that the file was made from
 SUFFIX = ".parquet"

@@ -18,8 +18,7 @@ from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.contracts.validation import parse_timestamp
 from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
-from include.runtime.s3_connection import S3Connection
-from include.runtime.settings import Settings
+from include.runtime.settings import S3Connection, Settings
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.batch.sources import ArchiveSource
 from spark_jobs.connectors.archive_files import ArchiveFolder

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from include.archive.bucket import client_of
-from include.runtime.s3_connection import S3Connection
+from include.runtime.settings import S3Connection
 from stack.machine import LOOPBACK, unused
 from stack.services import HttpHealth
 from tests.servers import ServerProcess

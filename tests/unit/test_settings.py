@@ -5,8 +5,7 @@ import pytest
 from include.archive.storage import open_storage
 from include.contracts.errors import ConfigurationError
 from include.integrity.jobs import dag_ids
-from include.runtime.s3_connection import S3Connection
-from include.runtime.settings import Settings, pipeline_names
+from include.runtime.settings import S3Connection, Settings, pipeline_names
 from tests.support.messages import WRONG_PIPELINES
 
 LEAST = {"KAFKA_BOOTSTRAP_SERVERS": "k:9092", "DATABASE_HOST": "db"}

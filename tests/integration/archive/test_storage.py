@@ -18,7 +18,7 @@ from include.archive import bucket as client
 from include.archive.bucket import ArchiveBucket, StorageRefused
 from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept, open_storage
 from include.contracts.errors import LOOK, ConfigurationError
-from include.runtime.s3_connection import S3Connection
+from include.runtime.settings import S3Connection
 from spark_jobs.connectors.archive_files import ArchiveDamaged, ArchiveFolder
 from tests.servers import wait_until
 from tests.support.certificates import Authority

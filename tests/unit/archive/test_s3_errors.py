@@ -12,7 +12,7 @@ from include.archive import bucket as client
 from include.archive.bucket import StorageRefused, bucket_policy, client_of, translated
 from include.archive.storage import StorageDenied, StorageUnavailable, open_storage
 from include.contracts.errors import ConfigurationError
-from include.runtime.s3_connection import S3Connection
+from include.runtime.settings import S3Connection
 
 LOCATION = "s3://bucket/archive"
 AWS = S3Connection(region="eu-west-1")
