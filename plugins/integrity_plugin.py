@@ -5,9 +5,8 @@ Registration only.
 
 from airflow.plugins_manager import AirflowPlugin
 
-from include.airflow_support.api_server import OwnFramesOnly, runbooks_app
 from include.airflow_support.timetable import DayTimetable
-from include.integrity.pages.app import airflow_app, navigation
+from include.integrity.pages.app import OwnFramesOnly, airflow_app, navigation, runbooks_app
 from include.integrity.pages.metrics import airflow_metrics_app
 
 _APP = {"app": airflow_app(), "url_prefix": "/integrity", "name": "Integrity"}

@@ -44,7 +44,7 @@ def dag_arguments(base: str, runbook: str, pipeline: str, doc: str, *tags: str) 
     """Return the arguments of a pipeline's DAG. `runbook` is a name in docs/runbooks.
 
     The documentation names the pipeline's own DAGs and assets, and ends with a link to the runbook, which the plugin
-    serves (`api_server.py`).
+    serves.
     """
     for each, own in dag_ids(pipeline).items():
         doc = doc.replace(f"`{each}`", f"`{own}`").replace(f"# {each}\n", f"# {own}\n")

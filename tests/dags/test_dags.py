@@ -72,10 +72,10 @@ class TestEveryDagOfAPipeline:
         assert set(named) <= {each for each in DAG_IDS if each.endswith("_order_detail") == bool(suffix)}
 
     def test_its_documentation_ends_with_a_link_to_its_runbook(self, dag_bag, base, suffix):
-        from include.airflow_support.api_server import create_app
+        from include.integrity.pages.app import show_runbooks
 
         link = re.search(r"\n\n\[Runbook\]\(/runbooks(/[\w-]+)\)\n\Z", dag_bag.dags[base + suffix].doc_md)
-        page = TestClient(create_app(lambda: None)).get(link[1])
+        page = TestClient(show_runbooks(lambda: None)).get(link[1])
 
         assert page.text == (ROOT / "docs" / "runbooks" / f"{RUNBOOKS[base]}.md").read_text(encoding="utf-8")
 

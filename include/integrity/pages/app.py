@@ -3,6 +3,8 @@
 Each pipeline has a page: the first one at `/`, every one at `/NAME/`; its days are at `/NAME/days/2026-11-20`, and
 `/NAME/find` finds a record. The pages only read. They start runs, and answer questions of runs, by Airflow's own API in
 the browser of the user, so nothing is written with other rights than the user's.
+
+Runbooks are served beside them, at /runbooks/NAME.
 """
 
 import logging
@@ -19,8 +21,11 @@ from urllib.parse import urlencode
 import jinja2
 import psycopg2
 from fastapi import Depends, FastAPI, HTTPException, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse
 from psycopg2.errors import QueryCanceled
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as AsgiMessage
 
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day, DayFormatError
@@ -39,12 +44,14 @@ from include.runtime.settings import Settings, listed_pipelines
 log = logging.getLogger(__name__)
 
 TEMPLATES = Path(__file__).parent / "templates"
+RUNBOOKS = Path(__file__).resolve().parents[3] / "docs" / "runbooks"
 LANGUAGE_COOKIE = "integrity_language"
 YEAR_S = 365 * 24 * 3600
 LONGEST_INPUT = 200
 FINDS_AT_ONCE = 2
 FIND_LIMITS = SearchLimits("integrity", SessionLimits(statement_s=5.0, lock_s=2.0), place_s=5.0)
 KINDS = ("certified", "rebuilt", "provisional", "held")
+_POLICY = "frame-ancestors 'self'"  # of pages without a policy of their own
 _KEY = re.compile(r"-?\d{1,18}", re.ASCII)
 
 
@@ -64,11 +71,19 @@ def airflow_app() -> FastAPI:
 
     Airflow does not authenticate a plugin's app by itself: without this dependency the page is open to everyone.
     """
+    return create_app(_sees_website(), listed_pipelines(), partial(Settings.from_environment, None))
+
+
+def runbooks_app() -> FastAPI:
+    """The runbooks for Airflow's API server, open to the same users."""
+    return show_runbooks(_sees_website())
+
+
+def _sees_website() -> Callable[..., Any]:
     from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
     from airflow.api_fastapi.core_api.security import requires_access_view
 
-    authorize = requires_access_view(AccessView.WEBSITE)
-    return create_app(authorize, listed_pipelines(), partial(Settings.from_environment, None))
+    return requires_access_view(AccessView.WEBSITE)
 
 
 def navigation(prefix: str) -> list[dict[str, Any]]:
@@ -263,3 +278,38 @@ def _headers(nonce: str, language: str) -> dict[str, str]:
         "Content-Security-Policy": policy, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
         "Content-Language": language, "Referrer-Policy": "same-origin",
     }  # fmt: skip
+
+
+class OwnFramesOnly:
+    """Forbids every other site to frame a page, and so to have a user press its buttons unseen.
+
+    A page with a policy of its own keeps that. Airflow's pages have none.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer as the app does, with the policy."""
+
+        async def send_with_policy(message: AsgiMessage) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).setdefault("Content-Security-Policy", _POLICY)
+            await send(message)
+
+        await self._app(scope, receive, send_with_policy)
+
+
+def show_runbooks(authorize: Callable[..., Any]) -> FastAPI:
+    """Return an app that shows a runbook as text. `authorize` is a FastAPI dependency that raises for others."""
+    app = FastAPI(title="Runbooks", dependencies=[Depends(authorize)], docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.get("/{name}")
+    def runbook(name: str) -> PlainTextResponse:
+        """A runbook; 404 for a name that is not one of them."""
+        names = {path.stem: path for path in RUNBOOKS.glob("*.md")}
+        if name not in names:
+            raise HTTPException(404, "no such runbook")
+        return PlainTextResponse(names[name].read_text(encoding="utf-8"), headers={"X-Content-Type-Options": "nosniff"})
+
+    return app
