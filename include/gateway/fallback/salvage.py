@@ -1,5 +1,8 @@
 """Reads the intact rows of a damaged fallback store's file, and builds a new file from them.
 
+Rows are read from leaf pages, so they do not depend on an intact B-tree. SQLite's own `.recover` does the same, but
+only its command-line shell has it.
+
 A file beside the store's has the expected row count, because damage can remove rows without a trace.
 """
 
@@ -7,13 +10,14 @@ import contextlib
 import logging
 import os
 import sqlite3
+import struct
 import time
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import msgspec
@@ -21,7 +25,6 @@ import msgspec
 from include.contracts.errors import ConfigurationError
 from include.gateway.fallback import schema as sql
 from include.gateway.fallback.folder import FallbackFolder
-from include.gateway.fallback.sqlite_pages import iter_rows
 from include.gateway.ports import Record, Waiting
 
 log = logging.getLogger(__name__)
@@ -31,7 +34,7 @@ FILE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
 
 
 Row = tuple[int, str, bytes | None, bytes | None, bytes, int, str, bool, int, int, int]
-"""Columns in the order of fallback_schema.INSERT; the last two are size and checksum."""
+"""Columns in the order of schema.INSERT; the last two are size and checksum."""
 
 _OVERHEAD_BYTES = 100  # of a row, besides key, value and headers
 _decode_headers = msgspec.json.Decoder(list[tuple[str, str]]).decode
@@ -172,7 +175,7 @@ class Salvage:
         if not self.path.is_file():
             raise ConfigurationError(f"{self.path} is not a file; name one that was set aside")
         with self._pages() as pages:
-            for row_id, values in iter_rows(pages, sql.COLUMNS):
+            for row_id, values in _iter_stored(pages, sql.COLUMNS):
                 row = stored_row_of((row_id, *values[1:])) if row_id <= sql.MAX_ID else None
                 if row is None:
                     self.unreadable += 1
@@ -289,3 +292,146 @@ def remove(path: Path) -> None:
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
+
+
+_HEADER_BYTES = 100
+_MAGIC = b"SQLite format 3\0"
+_TABLE_LEAF = 13
+_INTEGER_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
+_FIXED = {0: None, 8: 0, 9: 1}
+
+_Value = int | str | bytes | None
+_Stored = tuple[int, list[_Value]]
+"""A rowid and the stored columns. A column that is an alias of the rowid is None."""
+
+
+class _Unreadable(ValueError):
+    """Bytes that are not a record."""
+
+
+class _PageFile:
+    """A SQLite file without its WAL, as pages.
+
+    The layout is that of https://www.sqlite.org/fileformat2.html. Pages of the free list are skipped, because they
+    still have deleted rows.
+    """
+
+    def __init__(self, file: BinaryIO, size_bytes: int) -> None:
+        self._file = file
+        header = self._bytes_at(0, _HEADER_BYTES)
+        if not header.startswith(_MAGIC):  # its fields cannot be trusted
+            header = b""
+        self._page_bytes = self._usable = _page_bytes(header)
+        self._pages = size_bytes // self._page_bytes
+        self._free = self._free_pages(header)
+
+    def iter_rows(self, columns: int) -> Iterator[_Stored]:
+        """Yield every readable row with so many columns, in the order of the pages."""
+        for number in range(1, self._pages + 1):
+            if number not in self._free:
+                yield from self._rows_of(number, columns)
+
+    def _rows_of(self, number: int, columns: int) -> Iterator[_Stored]:
+        page = self._page(number)
+        start = _HEADER_BYTES if number == 1 else 0
+        if len(page) < self._page_bytes or page[start] != _TABLE_LEAF:
+            return
+        [cells] = struct.unpack_from(">H", page, start + 3)
+        pointers = start + 8
+        for at in range(pointers, min(pointers + 2 * cells, self._usable - 1), 2):
+            try:
+                rowid, payload = self._cell(page, struct.unpack_from(">H", page, at)[0])
+                values = _values(payload)
+            except (_Unreadable, IndexError, struct.error, UnicodeDecodeError):
+                continue
+            if len(values) == columns:
+                yield rowid, values
+
+    def _cell(self, page: bytes, at: int) -> tuple[int, bytes]:
+        size, at = _varint(page, at)
+        rowid, at = _varint(page, at)
+        most = self._usable - 35
+        local = size
+        if size > most:
+            least = (self._usable - 12) * 32 // 255 - 23
+            local = least + (size - least) % (self._usable - 4)
+            local = local if local <= most else least
+        if rowid <= 0 or at + local > self._usable or size > self._pages * self._usable:
+            raise _Unreadable
+        payload = [page[at : at + local]]
+        left = size - local
+        [number] = struct.unpack_from(">I", page, at + local) if left else (0,)
+        while left > 0:
+            overflow = self._page(number) if 0 < number <= self._pages else b""
+            if len(overflow) < self._page_bytes:
+                raise _Unreadable
+            [number] = struct.unpack_from(">I", overflow)
+            payload.append(overflow[4 : 4 + min(left, self._usable - 4)])
+            left -= len(payload[-1])
+        return rowid, b"".join(payload)
+
+    def _free_pages(self, header: bytes) -> set[int]:
+        free: set[int] = set()
+        trunk = struct.unpack_from(">I", header, 32)[0] if len(header) == _HEADER_BYTES else 0
+        while 0 < trunk <= self._pages and trunk not in free:
+            free.add(trunk)
+            page = self._page(trunk)
+            if len(page) < self._page_bytes:
+                break
+            trunk, count = struct.unpack_from(">II", page)
+            leaves = struct.unpack_from(f">{min(count, self._usable // 4 - 2)}I", page, 8)
+            free.update(leaves)
+        return free
+
+    def _page(self, number: int) -> bytes:
+        return self._bytes_at((number - 1) * self._page_bytes, self._page_bytes)
+
+    def _bytes_at(self, offset: int, count: int) -> bytes:
+        self._file.seek(offset)
+        return self._file.read(count)
+
+
+def _iter_stored(path: Path, columns: int) -> Iterator[_Stored]:
+    """Yield every readable row of the file's tables with so many columns. Raises OSError."""
+    with path.open("rb") as file:
+        yield from _PageFile(file, path.stat().st_size).iter_rows(columns)
+
+
+def _page_bytes(header: bytes) -> int:
+    size = int.from_bytes(header[16:18], "big")
+    size = 1 << 16 if size == 1 else size
+    return size if size in {1 << power for power in range(9, 17)} else 4096
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for count in range(9):
+        byte = data[at + count]
+        if count == 8:
+            value = value << 8 | byte
+            break
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            break
+    return value - (1 << 64) if value >= 1 << 63 else value, at + count + 1
+
+
+def _values(payload: bytes) -> list[_Value]:
+    header_bytes, at = _varint(payload, 0)
+    body = header_bytes
+    values: list[_Value] = []
+    while at < header_bytes:
+        kind, at = _varint(payload, at)
+        if kind in _FIXED:
+            values.append(_FIXED[kind])
+            continue
+        size = _INTEGER_BYTES.get(kind) or (kind - 12) // 2
+        field = payload[body : body + size]
+        if kind in (7, 10, 11) or kind < 0 or len(field) < size:
+            raise _Unreadable
+        body += size
+        if kind in _INTEGER_BYTES:
+            values.append(int.from_bytes(field, "big", signed=True))
+        else:
+            values.append(field if kind % 2 == 0 else field.decode())
+    return values
