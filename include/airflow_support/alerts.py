@@ -23,8 +23,7 @@ from include.integrity.days.day_status import rate_text
 from include.integrity.jobs import dag_ids
 from include.integrity.watch import audit
 from include.integrity.watch.alerts import AlertStore, Event, Finding, Notice, Send, notify, tell
-from include.integrity.watch.conditions import database_silent, judge
-from include.integrity.watch.snapshot import read_snapshot
+from include.integrity.watch.conditions import database_silent, judge, read_snapshot
 from include.runtime.settings import AlertSettings
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.generation_store import GenerationStore
 from include.database.offset_ledger import OffsetLedger
 from include.integrity.days.due_days import days_in_topic
-from include.integrity.watch.snapshot import _unarchived
+from include.integrity.watch.conditions import _unarchived
 from include.kafka.admin import misplaced_records
 from include.kafka.offsets import OffsetReader
 from include.kafka.reader import TopicTail

@@ -23,8 +23,14 @@ from include.database.stream_progress import Pending
 from include.integrity.days.day_status import DayStatus, select_days
 from include.integrity.days.due_days import Window
 from include.integrity.watch.audit import AUDITED, STREAM_AUDITED
-from include.integrity.watch.conditions import CONDITIONS, day_expiring, day_not_certified, lost_days
-from include.integrity.watch.snapshot import Snapshot, WatchedDay
+from include.integrity.watch.conditions import (
+    CONDITIONS,
+    Snapshot,
+    WatchedDay,
+    day_expiring,
+    day_not_certified,
+    lost_days,
+)
 from include.runtime.metrics import Metric, Samples, gauge, metrics_page
 from include.runtime.settings import AlertSettings, Settings, listed_pipelines
 

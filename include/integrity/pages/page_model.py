@@ -20,8 +20,7 @@ from include.integrity.days.gateways import Unsent
 from include.integrity.jobs import dag_ids
 from include.integrity.pages.texts import Message
 from include.integrity.watch.alerts import Finding, open_alerts
-from include.integrity.watch.conditions import judge
-from include.integrity.watch.snapshot import Snapshot, read_gateways, read_stream
+from include.integrity.watch.conditions import Snapshot, judge, read_gateways, read_stream
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Role, Settings
 

@@ -11,7 +11,7 @@ import pytest
 
 from include.contracts.errors import LOOK, OK, REFUSED
 from include.integrity.days.gateways import unsent
-from include.integrity.watch.snapshot import read_snapshot
+from include.integrity.watch.conditions import read_snapshot
 from include.runtime.settings import Settings
 from pipeline.__main__ import main
 from tests.fakes.events import board

@@ -16,8 +16,7 @@ from include.integrity.days.due_days import NothingToAcknowledge, acknowledge
 from include.integrity.days.gateways import Unsent
 from include.integrity.days.publication import undo
 from include.integrity.pages.page_model import load_rows
-from include.integrity.watch.conditions import CONDITIONS, judge
-from include.integrity.watch.snapshot import read_snapshot
+from include.integrity.watch.conditions import CONDITIONS, judge, read_snapshot
 from include.kafka import offsets
 from include.kafka.offsets import OffsetReader
 from pipeline.__main__ import main

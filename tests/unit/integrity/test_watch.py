@@ -8,8 +8,7 @@ import pytest
 from include.database.stream_progress import Pending, Progress, Seen
 from include.integrity.days.due_days import Window
 from include.integrity.days.gateways import MissingStore, Unsent
-from include.integrity.watch.conditions import CONDITIONS, judge
-from include.integrity.watch.snapshot import Snapshot, WatchedDay
+from include.integrity.watch.conditions import CONDITIONS, Snapshot, WatchedDay, judge
 from include.runtime.settings import AlertSettings
 from tests.support.certifying import STORE
 
