@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from include.gateway.auth.tokens import NOBODY
 from include.gateway.calls.router import Call, Route, Router
 from include.gateway.calls.routes import ROUTES
-from include.gateway.http.answer import Answer, Fault, Headers, answer_of, fault
-from include.gateway.http.request import Head, Limits, Request
+from include.gateway.http.message import Answer, Fault, Head, Headers, Limits, Request, answer_of, fault
 from include.gateway.request_trace import begin, finish
 from include.gateway.services import Services
 from include.runtime.logs import REQUEST, RequestIds

@@ -20,7 +20,7 @@ import msgspec
 
 from include.contracts.clock import Clock
 from include.gateway.fallback.folder import FallbackFolder
-from include.gateway.http.answer import Answer, Fault, fault, unavailable
+from include.gateway.http.message import Answer, Fault, fault, unavailable
 from include.gateway.ports import CallJournal
 
 log = logging.getLogger(__name__)

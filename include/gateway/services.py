@@ -13,7 +13,7 @@ from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.drain import Drain
 from include.gateway.home_cluster import HomeCluster
-from include.gateway.http.answer import unavailable
+from include.gateway.http.message import unavailable
 from include.gateway.idempotency import Idempotency
 from include.gateway.intake import Intake
 from include.gateway.metrics import GatewayMetrics

@@ -12,8 +12,7 @@ import h11
 import uvloop
 from hypothesis import strategies as st
 
-from include.gateway.http.answer import Answer, Headers
-from include.gateway.http.request import Limits, Request
+from include.gateway.http.message import Answer, Headers, Limits, Request
 from include.gateway.http.server import Server
 
 LIMITS = Limits(max_body_bytes=1 << 16, receive_timeout_s=20.0, max_connections=1024, max_in_flight_bytes=128 << 20)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from include.gateway.auth.token_file import is_of_issuer, series_of
-from include.gateway.http.answer import fault
+from include.gateway.http.message import fault
 
 BURST_S = 2.0  # a client that was quiet may use the quota of so many seconds at once
 _LEAST_PRUNED = 1024  # buckets of the issuer's clients, from which on full ones are dropped

@@ -21,7 +21,7 @@ from include.contracts.pipelines import RAW_TOPICS
 from include.gateway.auth import token_file
 from include.gateway.auth.issuer_keys import IssuerKey, IssuerKeys, IssuerUnavailable
 from include.gateway.auth.token_file import EVERY_TOPIC, ISSUER_PREFIX, Entry
-from include.gateway.http.answer import Fault, fault, unavailable
+from include.gateway.http.message import Fault, fault, unavailable
 from include.runtime.settings import OidcSettings
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from msgspec import Meta
 from include.contracts.topics import MAX_RECORD_BYTES
 from include.contracts.validation import encoding_violation, suspicious, undecodable_violations
 from include.gateway.calls.router import Call
-from include.gateway.http.answer import (
+from include.gateway.http.message import (
     JSON,
     RETRY_AFTER,
     Answer,

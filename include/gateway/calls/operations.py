@@ -7,7 +7,7 @@ from msgspec import Meta
 from include.contracts.pipelines import RAW_TOPICS, TOPICS
 from include.gateway.calls.router import Call
 from include.gateway.circuit import State
-from include.gateway.http.answer import Answer, JsonBody, encode, fault
+from include.gateway.http.message import Answer, JsonBody, encode, fault
 from include.gateway.metrics import age_s
 from include.gateway.services import Services
 

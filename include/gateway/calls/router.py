@@ -11,8 +11,7 @@ import httptools
 
 from include.contracts.topics import Topic
 from include.gateway.auth.tokens import NOBODY, Access, Tokens
-from include.gateway.http.answer import Answer, fault
-from include.gateway.http.request import Head, idempotency_key, require_json
+from include.gateway.http.message import Answer, Head, fault, idempotency_key, require_json
 from include.gateway.request_trace import RequestTrace
 from include.gateway.services import Services
 

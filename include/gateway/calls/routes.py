@@ -19,7 +19,7 @@ from include.gateway.calls.events import RESULTS, KeptEvent, Results
 from include.gateway.calls.operations import Fallback, Health, Readiness, TopicSchema
 from include.gateway.calls.router import Call, Route
 from include.gateway.calls.rows import Row, given_fields
-from include.gateway.http.answer import Answer, Error, encode
+from include.gateway.http.message import Answer, Error, encode
 from include.gateway.services import Services
 from include.runtime.settings import GatewayLimits
 

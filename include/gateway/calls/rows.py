@@ -20,7 +20,7 @@ from include.contracts.topics import Topic
 from include.contracts.validation import Violation, pointer_part, violations
 from include.gateway.calls.events import EventId, KeptIn, decode, raise_unless_kept
 from include.gateway.calls.router import Call
-from include.gateway.http.answer import Answer, Fault, JsonBody, encode, fault, unavailable
+from include.gateway.http.message import Answer, Fault, JsonBody, encode, fault, unavailable
 from include.gateway.idempotency import Attempted, Outcomes, fingerprint, key_reused
 from include.gateway.intake import row_record
 from include.gateway.ports import ChangeKey, KeyReused, Saved

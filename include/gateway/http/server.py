@@ -1,7 +1,7 @@
 """HTTP/1.1 server: the connections of one listening socket, within `Limits`.
 
 README.md says what it accepts, and docs/adr/0009 why no existing server is used. httptools parses heads and chunks
-(`request.py`).
+(`message.py`).
 
 Requests of a connection are read, handled and answered one at a time, in order. While a request is being handled, or
 the client does not read its answer, no further bytes are parsed, and reading pauses after the next bytes received. So a
@@ -19,16 +19,21 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Protocol, cast
 
-from include.gateway.http.answer import Answer, Fault, Headers, answer_of, fault, unavailable
-from include.gateway.http.request import (
+from include.gateway.http.message import (
     HEAD_END,
+    Answer,
     Body,
     ChunkedBody,
+    Fault,
+    Headers,
     Limits,
     MeasuredBody,
     Request,
+    answer_of,
     check_unfinished,
+    fault,
     new_id,
+    unavailable,
 )
 
 log = logging.getLogger(__name__)

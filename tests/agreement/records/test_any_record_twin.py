@@ -19,7 +19,7 @@ from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER, TOPICS
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.contracts.validation import MAX_DIGITS, MAX_NAME_LENGTH, Reject, suspicious
 from include.gateway.calls.events import decode as decode_body
-from include.gateway.http.answer import Fault
+from include.gateway.http.message import Fault
 from include.gateway.intake import Intake, Rejected
 from include.gateway.unpublished_rows import PublishedVersion, version_of
 from include.kafka.record_table import RAW, record_times

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from include.contracts.pipelines import BOARD
 from include.contracts.validation import Reject, encoding_violation
 from include.gateway.calls.events import decode
-from include.gateway.http.answer import Fault
+from include.gateway.http.message import Fault
 from include.runtime.settings import GatewayLimits
 from spark_jobs.decoding.reference import read_record
 from tests.fakes.events import board

@@ -18,7 +18,7 @@ from jwt.algorithms import RSAAlgorithm
 from include.gateway.auth.issuer_keys import IssuerKeys, parse_keys
 from include.gateway.auth.token_file import Entry
 from include.gateway.auth.tokens import AccessTokens, Tokens
-from include.gateway.http.answer import Fault
+from include.gateway.http.message import Fault
 from include.runtime.settings import OidcSettings
 from tests.support.issuer import AUDIENCE, SigningKey, claims_of, encoded, first_key
 from tests.support.messages import NO_KEY_SET

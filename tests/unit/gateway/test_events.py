@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from include.contracts.topics import MAX_RECORD_BYTES
 from include.gateway.calls import events
 from include.gateway.calls.events import decode, iter_structure
-from include.gateway.http.answer import Fault
+from include.gateway.http.message import Fault
 from include.runtime.settings import GatewayLimits
 from tests.fakes.events import board
 from tests.support.wire import against, error, request

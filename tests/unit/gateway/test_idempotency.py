@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from include.gateway.http.answer import Answer, Fault, unavailable
+from include.gateway.http.message import Answer, Fault, unavailable
 from include.gateway.idempotency import Attempted, Idempotency, SqliteCallJournal, fingerprint
 from tests.fakes.gateway import FixedClock
 from tests.servers import wait_until

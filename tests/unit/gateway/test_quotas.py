@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from include.gateway.auth.quotas import BURST_S, Quotas
 from include.gateway.counters import Latencies
-from include.gateway.http.answer import Fault
+from include.gateway.http.message import Fault
 
 
 class Time:

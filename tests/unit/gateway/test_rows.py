@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from include.gateway.http.answer import Fault
+from include.gateway.http.message import Fault
 from include.gateway.ports import Failure
 from include.gateway.services import RowLocks
 from tests.fakes.events import keys_of

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from include.gateway.http.request import ChunkedBody
+from include.gateway.http.message import ChunkedBody
 from include.gateway.metrics import GatewayMetrics
 from tests.fakes.events import board
 from tests.fakes.harness import ADMIN_TOKEN, DATA_TOKEN

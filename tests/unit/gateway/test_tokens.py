@@ -15,7 +15,7 @@ from include.contracts.pipelines import RAW_TOPICS
 from include.gateway.auth import token_file
 from include.gateway.auth.token_file import Entry, digest
 from include.gateway.auth.tokens import Tokens
-from include.gateway.http.answer import Fault
+from include.gateway.http.message import Fault
 from stack import env_file
 from stack.layout import Layout, StackError
 from stack.run_service import prepare
