@@ -19,7 +19,7 @@ from include.contracts.errors import PipelineError
 from include.contracts.pipelines import SITE_PIPELINE
 from include.gateway.client import GatewayClient
 from include.runtime.settings import Settings
-from stack.environment import load_environment
+from stack.env_file import load_environment
 from stack.layout import StackError
 
 

@@ -28,7 +28,7 @@ from include.gateway.client import GatewayClient
 from include.integrity.days.catch_up import wait_until_caught_up
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Settings
-from stack.environment import load_environment
+from stack.env_file import load_environment
 from stack.layout import StackError
 
 _TELL_EVERY = 2_000

@@ -21,7 +21,7 @@ from include.runtime.kafka_connection import SECRETS as KAFKA_SECRETS
 from include.runtime.kafka_connection import VARIABLES
 from include.runtime.lineage import transport_of
 from include.runtime.settings import LIBPQ_VARIABLES, S3_SECRETS, listed_pipelines, reader_of
-from stack.environment import without_secrets
+from stack.env_file import without_secrets
 from stack.machine import LOOPBACK
 
 # user → role, as SimpleAuthManager knows them: viewer < user < op < admin

@@ -26,7 +26,7 @@ from include.gateway import home_cluster, idempotency
 from include.gateway.fallback import schema as fallback_schema
 from include.gateway.fallback.folder import ID_FILE
 from include.runtime.settings import read
-from stack import environment, leftovers, postgres
+from stack import env_file, leftovers, postgres
 from stack.down import events_in
 from stack.jars import sha256
 from stack.jobs import as_superuser, last_lines
@@ -127,7 +127,7 @@ def backup(layout: Layout, target: Path) -> None:
     if target.exists() or target.is_symlink():
         raise StackError(f"{target} exists: name a new folder, backups do not share one")
     with exclusive(layout):
-        settings = environment.load_settings(layout)
+        settings = env_file.load_settings(layout)
         if "postgres" in external_services(settings):
             raise StackError(
                 "PostgreSQL is your own (STACK_EXTERNAL): its backup is too; docs/runbooks/database.md lists what else"
@@ -281,7 +281,7 @@ def restore(layout: Layout, source: Path, force: bool = False) -> None:
         replaced = [str(path) for path in _replaced(layout, source)]
         if replaced and not force:
             raise StackError(f"{' and '.join(replaced)} would be replaced: to lose that for good, add FORCE=1")
-        settings = environment.load_settings(dataclasses.replace(layout, env_file=source / ENV_FILE))
+        settings = env_file.load_settings(dataclasses.replace(layout, env_file=source / ENV_FILE))
         if "postgres" in external_services(settings):
             raise StackError("PostgreSQL is your own in the backup's .env (STACK_EXTERNAL): restore it there")
         layout.make_folders()

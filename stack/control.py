@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from stack import env_file, environment, jobs, leftovers
+from stack import env_file, jobs, leftovers
 from stack.down import stop_all
 from stack.health import unhealthy_reason
 from stack.layout import Layout, StackError, exclusive
@@ -40,7 +40,7 @@ def up(layout: Layout, only: tuple[str, ...] = (), pipeline: str = "") -> None:
             notes += [f"{pipeline} is added to PIPELINES in {layout.env_file.name}", *env_file.complete(layout)]
         for note in notes:
             print(note)
-        settings = environment.load_settings(layout)
+        settings = env_file.load_settings(layout)
         nodes = declare(settings, layout)
         supervisor = Supervisor(layout)
         running = supervisor.alive()
@@ -129,7 +129,7 @@ def wait_until_healthy(name: str, layout: Layout) -> None:
 
 
 def _own_service(name: str, layout: Layout) -> Service:
-    services = {each.name: each for each in services_of(declare(environment.load_settings(layout), layout))}
+    services = {each.name: each for each in services_of(declare(env_file.load_settings(layout), layout))}
     if name not in services:
         raise StackError(f"no service is called {name}: there are {', '.join(services)}")
     if services[name].external:

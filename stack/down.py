@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from include.gateway.fallback import schema as sql
-from stack import env_file, environment, leftovers
+from stack import env_file, leftovers
 from stack.layout import DATA_FOLDERS, Layout, StackError, exclusive
 from stack.services import declare, external_services, stop_order
 
@@ -73,7 +73,7 @@ def _stop_in_order(layout: Layout) -> None:
 
     supervisor = Supervisor(layout)
     if supervisor.is_running():
-        for names in stop_order(declare(environment.load_settings(layout))):
+        for names in stop_order(declare(env_file.load_settings(layout))):
             supervisor.stop(names)
         supervisor.shut_down()
 

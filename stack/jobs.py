@@ -18,7 +18,7 @@ from include.database.sessions import SessionLimits, open_session, save_login_ro
 from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.kafka_connection import SECRETS as KAFKA_SECRETS
 from include.runtime.settings import Libpq, read
-from stack import environment
+from stack import env_file
 from stack.airflow_env import airflow_environment
 from stack.layout import Layout, StackError
 from stack.postgres import SUPERUSER
@@ -61,7 +61,7 @@ def run(job: Job, layout: Layout, settings: Mapping[str, str]) -> None:
 
 def variables_of(job: str, settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings for a job, without secrets that it does not use."""
-    return environment.without_secrets(settings, keep=_SECRETS.get(job, ()))
+    return env_file.without_secrets(settings, keep=_SECRETS.get(job, ()))
 
 
 def last_lines(path: Path, count: int) -> list[str]:
@@ -75,7 +75,7 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def _run(job: Job, layout: Layout, settings: Mapping[str, str], module: str, *arguments: str) -> None:
-    variables = {**environment.base_environment(layout, settings), **settings}
+    variables = {**env_file.base_environment(layout, settings), **settings}
     log = layout.log_file(job.name)
     with log.open("w") as output:
         try:

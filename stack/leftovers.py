@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stack.environment import MARKER
+from stack.env_file import MARKER
 
 # The name of the service, in the environment of its process and of its children.
 SERVICE_MARKER = "STACK_SERVICE"

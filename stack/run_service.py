@@ -18,7 +18,7 @@ from include.contracts.errors import ConfigurationError
 from include.gateway.auth import token_file
 from include.runtime.kafka_connection import SECRETS as KAFKA_SECRETS
 from include.runtime.settings import TRACING_SECRETS
-from stack import environment, leftovers
+from stack import env_file, leftovers
 from stack.airflow_env import COMPONENTS, airflow_environment, write_password_file
 from stack.kafka import KafkaBroker
 from stack.layout import Layout, StackError, one_line_errors
@@ -59,7 +59,7 @@ def kafka_broker(layout: Layout, settings: Mapping[str, str]) -> KafkaBroker:
     return KafkaBroker(
         folder=layout.kafka,
         jars=layout.kafka_jars,
-        java_home=environment.java_home_of(settings),
+        java_home=env_file.java_home_of(settings),
         port=port_of(settings, "KAFKA_PORT"),
         controller_port=port_of(settings, "KAFKA_CONTROLLER_PORT"),
         heap=settings["KAFKA_HEAP"],
@@ -79,13 +79,13 @@ def prepare(name: str, layout: Layout, settings: Mapping[str, str]) -> Launch:
             return Launch(broker.command())
         case "gateway":
             write_gateway_tokens(settings)
-            variables = environment.without_secrets(settings, keep=_GATEWAY_SECRETS)
+            variables = env_file.without_secrets(settings, keep=_GATEWAY_SECRETS)
             return Launch(
                 [sys.executable, "-m", "pipeline", "gateway", "run"],
                 {**variables, "PIPELINE": gateway_pipeline(settings)},
             )
         case _ if name in (streams := stream_services(settings)):
-            variables = environment.without_secrets(settings, keep=_STREAM_SECRETS)
+            variables = env_file.without_secrets(settings, keep=_STREAM_SECRETS)
             query = ["--query", streams[name].query] if streams[name].query else []
             command = [sys.executable, "-m", "pipeline", "stream", "run", *query]
             return Launch(command, {**variables, "PIPELINE": streams[name].pipeline})
@@ -102,8 +102,8 @@ def prepare(name: str, layout: Layout, settings: Mapping[str, str]) -> Launch:
 
 def run_airflow(layout: Layout, words: Sequence[str]) -> NoReturn:
     """Replace this process with a command of Airflow's command line. Raises StackError without settings."""
-    settings = environment.load_settings(layout)
-    variables = environment.base_environment(layout, settings) | airflow_environment(settings, layout.root)
+    settings = env_file.load_settings(layout)
+    variables = env_file.base_environment(layout, settings) | airflow_environment(settings, layout.root)
     os.chdir(layout.root)
     os.execve(sys.executable, [sys.executable, _AIRFLOW, *words], variables)
 
@@ -153,9 +153,9 @@ def main() -> None:
     arguments = parser.parse_args()
     layout = Layout.of(state=arguments.state, env_file=arguments.env_file)
     with one_line_errors(arguments.name):
-        settings = environment.load_settings(layout)
+        settings = env_file.load_settings(layout)
         launch = prepare(arguments.name, layout, settings)
-        variables = {**environment.base_environment(layout, settings), **launch.variables}
+        variables = {**env_file.base_environment(layout, settings), **launch.variables}
         variables[leftovers.SERVICE_MARKER] = arguments.name
         record_version(layout, arguments.name)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # it is ignored if the stack was started in a shell's background

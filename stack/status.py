@@ -15,7 +15,7 @@ from include.contracts.errors import PipelineError
 from include.database.stream_progress import Seen, StreamProgressStore
 from include.integrity.days.gateways import unsent
 from include.runtime.settings import Settings
-from stack import environment, leftovers
+from stack import env_file, leftovers
 from stack.health import unhealthy_reason
 from stack.layout import Layout, StackError
 from stack.services import Service, declare, pipelines_of, services_of, suffix_of
@@ -38,7 +38,7 @@ class ServiceStatus:
 
 def collect(layout: Layout) -> list[ServiceStatus]:
     """Check all services in parallel. Blocks for a few seconds at most. Raises StackError if there is no `.env`."""
-    services = services_of(declare(environment.load_settings(layout), layout))
+    services = services_of(declare(env_file.load_settings(layout), layout))
     states = Supervisor(layout).states()
     orphans = {} if states else leftovers.find_services(layout.state)
 
@@ -79,7 +79,7 @@ def show(statuses: Sequence[ServiceStatus], layout: Layout, console: Console) ->
 def read_unsent(layout: Layout) -> str:
     """Describe accepted events that are in no topic, one line per gateway; the reason if that is unknown."""
     try:
-        held = unsent(Settings.from_environment(environment.load_settings(layout)), _UNSENT_TIMEOUT_S)
+        held = unsent(Settings.from_environment(env_file.load_settings(layout)), _UNSENT_TIMEOUT_S)
     except (PipelineError, StackError) as exc:
         return f"gateway: no metrics: {str(exc).splitlines()[0]}"
     return "\n".join(
@@ -91,7 +91,7 @@ def read_unsent(layout: Layout) -> str:
 def read_progress(layout: Layout) -> dict[str, list[Seen] | str]:
     """Return the recorded progress of each pipeline's queries; the reason, as text, if there is none."""
     try:
-        settings = environment.load_settings(layout)
+        settings = env_file.load_settings(layout)
     except StackError as exc:
         return {"stream": f"no metrics: {str(exc).splitlines()[0]}"}
     return {f"stream{suffix_of(name, settings)}": _progress_of(name, settings) for name in pipelines_of(settings)}

@@ -15,7 +15,7 @@ from xmlrpc.client import Fault, ServerProxy
 
 from supervisor.xmlrpc import Faults, SupervisorTransport
 
-from stack import environment
+from stack import env_file
 from stack.layout import Layout, StackError
 from stack.services import Service
 
@@ -71,11 +71,11 @@ class Supervisor:
         config = self._layout.run / "supervisord.conf"
         config.write_text(self.render(services))
         config.chmod(0o600)
-        settings = environment.load_settings(self._layout)
+        settings = env_file.load_settings(self._layout)
         result = subprocess.run(
             [sys.executable, "-m", "supervisor.supervisord", "-c", str(config)],
             cwd=self._layout.root,
-            env=environment.base_environment(self._layout, settings),
+            env=env_file.base_environment(self._layout, settings),
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,

@@ -5,7 +5,7 @@ import pytest
 from include.gateway.client import GatewayClient
 from include.runtime.settings import Settings
 from stack import control, leftovers
-from stack.environment import load_settings
+from stack.env_file import load_settings
 from tests.e2e.pipelines.test_second import customer, order
 from tests.fakes.events import board, member
 from tests.servers import wait_until

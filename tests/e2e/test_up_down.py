@@ -14,7 +14,7 @@ import pytest
 from stack import control, env_file, leftovers
 from stack.control import up
 from stack.down import clean, down
-from stack.environment import MARKER
+from stack.env_file import MARKER
 from stack.layout import Layout, StackError
 from stack.status import collect
 from stack.supervisor import Supervisor

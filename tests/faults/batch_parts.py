@@ -26,7 +26,7 @@ from include.runtime.failpoints import FOLDER_VARIABLE, VARIABLE
 from include.runtime.process_tree import descendants, kill_with_children
 from include.runtime.settings import Settings
 from stack import leftovers
-from stack.environment import MARKER
+from stack.env_file import MARKER
 from tests.faults.batch_plan import CLOCKS_S, Effect, Fault
 from tests.faults.batch_verdict import EXPLAINED_BY_COUNT, DayRow, Generation
 from tests.faults.cluster_faults import ClusterEffect

@@ -33,7 +33,7 @@ from include.contracts.definition import SITE_NAME
 from include.integrity.days.due_days import days_to_rebuild
 from include.runtime.kinds import PORT
 from include.runtime.settings import Settings
-from stack import env_file, environment
+from stack import env_file
 from stack.backup import ENV_FILE, copy_private
 from stack.layout import Layout
 from stack.run_service import write_gateway_tokens
@@ -93,7 +93,7 @@ class Drill:
     @property
     def variables(self) -> dict[str, str]:
         """The environment of a command by hand."""
-        return {**environment.load_environment(self.layout), "PYTHONPATH": str(self.root)}
+        return {**env_file.load_environment(self.layout), "PYTHONPATH": str(self.root)}
 
     @property
     def settings(self) -> Settings:
@@ -226,7 +226,7 @@ def drill_in(folder: Path, seed: int, root: Path = ROOT) -> Iterator[Drill]:
     arguments = [str(layout.env_file), json.dumps(values), str(layout.state)]
     subprocess.run([sys.executable, "-c", _MAKE_ENV_FILE, *arguments], cwd=root, check=True)
     drill = Drill(layout, folder, seed, root)
-    write_gateway_tokens(environment.load_settings(layout))
+    write_gateway_tokens(env_file.load_settings(layout))
     add_second_sender(drill.gateway, drill.settings.pipeline)
     try:
         yield drill

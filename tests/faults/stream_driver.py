@@ -24,7 +24,7 @@ from include.runtime.failpoints import (
 )
 from include.runtime.process_tree import descendants, kill_with_children
 from stack import leftovers
-from stack.environment import MARKER
+from stack.env_file import MARKER
 from stack.machine import unused
 from tests.faults.stream_process import EXHAUST
 from tests.servers import wait_until

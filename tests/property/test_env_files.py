@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from include.runtime.settings import Settings
 from stack import env_file
 from stack.airflow_env import airflow_environment
-from stack.environment import load_settings
+from stack.env_file import load_settings
 from stack.layout import Layout, StackError
 from stack.services import AirflowHealth, HttpHealth, Service, declare
 

@@ -18,7 +18,7 @@ from include.database.migrate import migrate
 from include.runtime.settings import Settings, pipeline_names
 from stack import env_file, leftovers
 from stack.airflow_env import COMPONENTS, TASK_COMPONENT, airflow_environment, write_password_file
-from stack.environment import MARKER, load_settings, without_secrets
+from stack.env_file import MARKER, load_settings, without_secrets
 from stack.jobs import create_databases
 from stack.layout import Layout
 from stack.machine import unused

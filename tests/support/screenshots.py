@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from include.contracts.day import Day
-from stack.environment import load_environment
+from stack.env_file import load_environment
 from tests.support.browser import chromium, integrity, logged_in
 from tests.support.made_up_days import HERO_KEY, keep_stream_alive, make_up_days
 from tests.support.pipeline_processes import ROOT, batch_side

@@ -12,7 +12,7 @@ import pytest
 
 from include.runtime.settings import Settings, read
 from stack.airflow_env import airflow_environment, spark_connection, task_connections
-from stack.environment import without_secrets
+from stack.env_file import without_secrets
 from stack.kafka import KafkaBroker
 from stack.layout import Layout
 from stack.postgres import PostgresServer, from_wheel

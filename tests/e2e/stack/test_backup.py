@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from include.archive.catalogue import MARKER
-from stack import environment, jobs
+from stack import env_file, jobs
 from stack.backup import MANIFEST_FILE, backup, checksums_of, copy_store, read_manifest, restore
 from stack.control import up
 from stack.down import down, events_in
@@ -44,7 +44,7 @@ class BackedUp:
 
 
 def run(layout: Layout, statement: str, *parameters: object) -> list[tuple[object, ...]]:
-    settings = environment.load_settings(layout)
+    settings = env_file.load_settings(layout)
     with (
         closing(as_superuser(settings, settings["DATABASE_NAME"])) as connection,
         connection,
@@ -78,7 +78,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackedUp]:
     layout.env_file.write_text(f"DATABASE_PORT={random.randrange(20_000, 30_000)}\n")
     try:
         up(layout, only=("postgres",))
-        settings = environment.load_settings(layout)
+        settings = env_file.load_settings(layout)
         for job in ("databases", "migrate"):
             jobs.run(Job(job, ()), layout, settings)
         fill(layout.state / "fallback", 3)

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from include.contracts.pipelines import TOPICS
 from include.kafka.admin import audit_cluster
-from stack.environment import java_home_of
+from stack.env_file import java_home_of
 from stack.layout import Layout
 from tests.servers import wait_until
 from tests.support.broker import remove_topics

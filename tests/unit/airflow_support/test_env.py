@@ -12,7 +12,7 @@ import pytest
 from include.airflow_support.connections import task_settings
 from include.runtime.settings import Settings
 from stack.airflow_env import COMPONENTS, airflow_environment, task_connections, write_password_file
-from stack.environment import without_secrets
+from stack.env_file import without_secrets
 
 ROOT = Path("/srv/pipeline")
 

@@ -13,7 +13,7 @@ import pytest
 
 from include.contracts.errors import LOOK
 from stack import env_file
-from stack.environment import MARKER
+from stack.env_file import MARKER
 from stack.layout import DATA_FOLDERS, PROJECT_ROOT, Layout
 from stack.leftovers import SERVICE_MARKER
 from tests.servers import wait_until

@@ -10,7 +10,7 @@ import pytest
 from include.runtime.kinds import PORT
 from include.runtime.settings import Settings
 from stack import env_file
-from stack.environment import load_environment, load_settings, without_secrets
+from stack.env_file import load_environment, load_settings, without_secrets
 from stack.layout import Layout, StackError
 from stack.machine import LOOPBACK, unused
 from stack.settings_table import SECTIONS

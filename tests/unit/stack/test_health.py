@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stack import env_file
-from stack.environment import MARKER
+from stack.env_file import MARKER
 from stack.health import unhealthy_reason
 from stack.layout import Layout
 from stack.leftovers import SERVICE_MARKER

@@ -3,7 +3,7 @@
 import pytest
 
 from stack import env_file, jobs
-from stack.environment import without_secrets
+from stack.env_file import without_secrets
 
 OF_MIGRATE = {
     *("POSTGRES_SUPERUSER_PASSWORD", "DB_OWNER_PASSWORD", "DB_GATEWAY_PASSWORD"),
