@@ -18,8 +18,14 @@ idempotency window of a day. The job waits in the pool `rebuild` while a rebuild
 
 from airflow.sdk import DAG, task
 
-from include.airflow_support.defaults import dag_arguments, forget_submission
-from include.airflow_support.forms import dry_run_field, key_field, reason_field, require_same_key
+from include.airflow_support.defaults import (
+    dag_arguments,
+    dry_run_field,
+    forget_submission,
+    key_field,
+    reason_field,
+    require_same_key,
+)
 from include.airflow_support.tasks import MADE_BY, JobSubmitOperator, replay_fallback
 from include.runtime.settings import pipeline_names
 

@@ -21,8 +21,7 @@ from typing import Any
 from airflow.sdk import DAG, CronTriggerTimetable, Param, task
 from airflow.utils.types import DagRunType
 
-from include.airflow_support.defaults import dag_arguments, pipeline_timezone
-from include.airflow_support.forms import dry_run_field, reason_by_hand_field
+from include.airflow_support.defaults import dag_arguments, dry_run_field, pipeline_timezone, reason_by_hand_field
 from include.airflow_support.tasks import RUN_TYPE
 from include.integrity.jobs import dag_ids
 from include.runtime.settings import pipeline_names

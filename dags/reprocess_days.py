@@ -20,8 +20,7 @@ time in the pool `rebuild`, and wait there for a nightly run too.
 
 from airflow.sdk import DAG, Param, task
 
-from include.airflow_support.defaults import dag_arguments
-from include.airflow_support.forms import dry_run_field, reason_field
+from include.airflow_support.defaults import dag_arguments, dry_run_field, reason_field
 from include.airflow_support.tasks import (
     CATCH_UP_TIMEOUT,
     rebuild_group,

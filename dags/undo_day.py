@@ -21,8 +21,7 @@ from typing import Any
 from airflow.sdk import DAG, Param, task
 
 from include.airflow_support.assets import announce_day, certified_day
-from include.airflow_support.defaults import dag_arguments
-from include.airflow_support.forms import dry_run_field, reason_field
+from include.airflow_support.defaults import dag_arguments, dry_run_field, reason_field
 from include.airflow_support.tasks import MADE_BY
 from include.contracts.fields import LONG_MAX
 from include.runtime.settings import pipeline_names

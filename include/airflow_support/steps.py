@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from include.airflow_support.connections import batch_settings, day_settings, task_settings
-from include.airflow_support.forms import FormError, require_reason
+from include.airflow_support.defaults import FormError, require_reason
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.errors import PipelineError, Retryable

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from include.airflow_support.forms import DIGITS, REASON, FormError, require_reason, require_same_key
+from include.airflow_support.defaults import DIGITS, REASON, FormError, require_reason, require_same_key
 from include.integrity.jobs import SITE_BASES
 from tests.dags.rendering import DAY, rendered, submit, texts
 from tests.support.messages import KEYS_DIFFER, NO_REASON

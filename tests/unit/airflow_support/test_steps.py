@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from include.airflow_support import steps, tasks
-from include.airflow_support.forms import FormError
+from include.airflow_support.defaults import FormError
 from include.contracts.day import DayFormatError
 from include.integrity.days import gateways, publication
 from include.integrity.pages.day_page import GenerationRow, UndoPreview
