@@ -16,7 +16,7 @@ from include.contracts.offsets import OffsetRange
 from include.contracts.validation import Reject
 from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import Move, OffsetLedger, Output
-from include.integrity.days.replaced_topic import take_out_of_cuts
+from include.integrity.days.pruning import take_out_of_cuts
 from include.kafka.offsets import OffsetReader
 from include.kafka.reader import read_as_rejects
 from include.runtime.command import author

@@ -27,9 +27,8 @@ from include.contracts.errors import NothingBuilt, StaleRun
 from include.database.offset_ledger import OffsetLedger, Output
 from include.integrity.days.comparison import NotVerified, RowsWouldVanish, verify
 from include.integrity.days.day_checks import check_days, mark_left_days
-from include.integrity.days.pruning import collect_orphans, cover
+from include.integrity.days.pruning import collect_orphans, cover, take_out_of_cuts
 from include.integrity.days.publication import UndoRefused, publish, redo, undo
-from include.integrity.days.replaced_topic import take_out_of_cuts
 from spark_jobs.speed.pending_store import PendingRecord, PendingStore
 from tests.support import mutations
 from tests.support.examples import is_long

@@ -22,9 +22,8 @@ from include.integrity.days import publication
 from include.integrity.days.catch_up import find_late_members
 from include.integrity.days.comparison import verify
 from include.integrity.days.due_days import dirty_days
-from include.integrity.days.pruning import collect_orphans, prune
+from include.integrity.days.pruning import collect_orphans, prune, take_out_of_cuts
 from include.integrity.days.publication import undo
-from include.integrity.days.replaced_topic import take_out_of_cuts
 from spark_jobs.speed import pending_store as speed_store
 from spark_jobs.speed.pending_store import PendingRecord, PendingStore
 from tests.fakes.events import member

@@ -17,9 +17,8 @@ from include.database.forgotten import ForgottenStore
 from include.database.named import PipelineConnection
 from include.database.offset_ledger import Move, OffsetLedger
 from include.integrity.days.catch_up import find_late_members
-from include.integrity.days.pruning import collect_orphans, cover, prune
+from include.integrity.days.pruning import collect_orphans, cover, prune, take_out_of_cuts
 from include.integrity.days.publication import redo, undo
-from include.integrity.days.replaced_topic import take_out_of_cuts
 from spark_jobs.recheck import RecheckStore, RejectedRecord
 from spark_jobs.speed.pending_store import PendingRecord, PendingStore
 from tests.fakes.events import member
