@@ -8,9 +8,8 @@ import sys
 from collections.abc import Mapping
 
 from demo.airflow_client import AirflowClient
-from demo.narrator import Narrator, NotAsTold, show_addresses
 from demo.records import GeneratedRecords, SiteRecords
-from demo.story import LocalServices, PipelineStory, Story
+from demo.story import LocalServices, Narrator, NotAsTold, PipelineStory, Story, show_addresses
 from demo.warehouse import Warehouse
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day

@@ -1,22 +1,25 @@
 """The demo's stories: that of board_detail, and that of any other pipeline.
 
 In the first a post travels from HTTP to the analyst's view, outages lose nothing, and last night corrects a day. A
-story stops, kills and starts the services of the local stack, or of another deployment of the pipeline.
+story stops, kills and starts the services of the local stack, or of another deployment of the pipeline. It ends at the
+first step that fails.
 """
 
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from confluent_kafka import Producer
+from rich.console import Console
+from rich.table import Table
 
 from demo.airflow_client import AirflowClient, TaskStates
-from demo.narrator import Narrator, NotAsTold
 from demo.records import GeneratedRecords, Records, SiteRecords
 from demo.warehouse import Warehouse
 from include.contracts.errors import OK, TRY_LATER
@@ -28,6 +31,79 @@ from stack import control
 from stack.layout import Layout
 
 _LAYOUT = Layout.of()
+
+Found = TypeVar("Found")
+
+POLL_S = 0.2
+_WIDTH = 120
+
+
+class NotAsTold(Exception):
+    """A step of the story did not come out as it should."""
+
+
+class Narrator:
+    """Prints the story on one console."""
+
+    def __init__(self) -> None:
+        console = Console()
+        self._console = console if console.is_terminal else Console(width=_WIDTH)
+        self._begun = time.monotonic()
+        self._chapter = 0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the story began."""
+        return time.monotonic() - self._begun
+
+    def chapter(self, title: str) -> None:
+        """Begin the next step."""
+        self._chapter += 1
+        self._console.print(f"\n[bold cyan]{self._chapter}. {title}[/]  [dim]({self.elapsed_s:.0f} s)[/]")
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        self._console.print(f"   {text}", highlight=False)
+
+    def table(self, headings: Iterable[str], rows: Iterable[Iterable[Any]], fold: bool = True) -> None:
+        """Print a table. Unless `fold`, cells are not wrapped, so that they can be copied from narrow terminals too."""
+        table = Table(box=None, padding=(0, 2, 0, 1), header_style="dim")
+        for heading in headings:
+            table.add_column(heading, overflow="fold", no_wrap=not fold)
+        for row in rows:
+            table.add_row(*["" if value is None else str(value) for value in row])
+        console = self._console if fold else Console(width=max(self._console.width, _WIDTH))
+        console.print(table)
+
+    def check(self, fact: bool, told: str) -> None:
+        """Print `told` if `fact` is true, else raise NotAsTold."""
+        if not fact:
+            raise NotAsTold(told)
+        self._console.print(f"   [green]✓[/] {told}", highlight=False)
+
+    def until(
+        self,
+        what: str,
+        look: Callable[[], Found],
+        is_done: Callable[[Found], bool],
+        timeout_s: float,
+        progress: Callable[[Found], str] | None = None,
+    ) -> tuple[Found, float]:
+        """Poll `look` until it is done; returns the last value and the seconds. Raises NotAsTold after the timeout."""
+        begun = time.monotonic()
+        told = ""
+        while True:
+            seen = look()
+            took = time.monotonic() - begun
+            if is_done(seen):
+                return seen, took
+            if took > timeout_s:
+                raise NotAsTold(f"{what}: not after {timeout_s:.0f} s; last seen: {seen}")
+            text = progress(seen) if progress else ""
+            if text != told:
+                told = text
+                self.say(f"[dim]{text}[/]")
+            time.sleep(POLL_S)
 
 
 class Services(Protocol):
@@ -478,3 +554,27 @@ class PipelineStory(Chapters):
         if done.returncode != OK:
             raise NotAsTold(f"{name}: exit code {done.returncode}: {(done.stderr or done.stdout).strip()[-2000:]}")
         return json.loads(done.stdout)
+
+
+def show_addresses(environment: Mapping[str, str], settings: Settings, narrator: Narrator, is_terminal: bool) -> None:
+    """Print the table of URLs. Without a terminal it has the names of the passwords in `.env` instead of passwords."""
+
+    def secret(name: str) -> str:
+        return environment[name] if is_terminal else f"{name} in .env"
+
+    airflow = f"http://127.0.0.1:{environment['AIRFLOW_PORT']}"
+    database = f"{settings.database.host}:{settings.database.port}/{settings.database.name}"
+    rows = [
+        ("Airflow", airflow, "admin", secret("AIRFLOW_ADMIN_PASSWORD")),
+        ("", "", "operator", secret("AIRFLOW_OPERATOR_PASSWORD")),
+        ("", "", "viewer", secret("AIRFLOW_VIEWER_PASSWORD")),
+        ("Gateway", environment["GATEWAY_URL"], "Bearer token", secret("GATEWAY_TOKEN")),
+        ("  its fallback store", f"{environment['GATEWAY_URL']}/fallback", "Bearer token",
+         secret("GATEWAY_ADMIN_TOKEN")),
+        ("PostgreSQL, for analysts", f"postgresql://{database}", "analyst", secret("DB_ANALYST_PASSWORD")),
+        ("Kafka", environment["KAFKA_BOOTSTRAP_SERVERS"], "", ""),
+        ("Stream, metrics", f"http://127.0.0.1:{settings.stream.metrics_port}/metrics", "", ""),
+    ]  # fmt: skip
+    narrator.say("")
+    narrator.table(("what", "where", "user", "password"), rows, fold=False)
+    narrator.say("the stack keeps running: make status shows it, make down stops it")

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from demo.airflow_client import AirflowClient
-from demo.narrator import Narrator
 from demo.records import SiteRecords
-from demo.story import Story
+from demo.story import Narrator, Story
 from demo.warehouse import Warehouse
 from include.contracts.clock import SystemClock
 from include.contracts.day import Day

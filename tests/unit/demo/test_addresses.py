@@ -1,6 +1,6 @@
 import pytest
 
-from demo.narrator import Narrator, show_addresses
+from demo.story import Narrator, show_addresses
 from include.runtime.settings import Settings
 from stack import env_file
 
