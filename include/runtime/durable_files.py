@@ -1,4 +1,7 @@
-"""Files that survive a power failure: their content is synchronized, and so is the folder that has their name."""
+"""Files that survive a power failure: their content is synchronized, and so is the folder that has their name.
+
+A module of its own, because the stack writes files with it before any package is installed.
+"""
 
 import os
 from collections.abc import Iterator
