@@ -20,7 +20,7 @@ from include.integrity.commands import text_of
 from include.integrity.days import certificate as certificates
 from include.integrity.days import due_days as days
 from include.integrity.days import gateways, publication
-from include.integrity.days.catch_up import find_late_members
+from include.integrity.days.catch_up import find_late_versions
 from include.integrity.days.comparison import needs_person, request_approval, save_question
 from include.integrity.days.due_days import days_between
 from include.integrity.days.gateways import FallbackNotDrained, require_stores_read
@@ -58,7 +58,7 @@ def days_of_the_night(pipeline: str, day: str, run_type: str) -> list[str]:
     settings = batch_settings(pipeline)
     match run_type:
         case "scheduled":
-            find_late_members(settings)
+            find_late_versions(settings)
             return days.days_to_rebuild(settings, Day.parse(day, settings.timezone))
         case "backfill":
             return rebuildable_days(pipeline, day, day)
@@ -75,7 +75,7 @@ def seconds_left(pipeline: str, started_at: dt.datetime) -> float:
 def rebuildable_days(pipeline: str, first: str, last: str) -> list[str]:
     """The days asked for, oldest first. Raises DayChoiceError and DayNotOver for days that can't be rebuilt now."""
     settings = batch_settings(pipeline)
-    days.dirty_days(settings)  # marks days that boards moved out of, before they are rebuilt
+    days.dirty_days(settings)  # marks days that keys moved out of, before they are rebuilt
     return days_between(first, last, days.load_window(settings))
 
 

@@ -86,7 +86,7 @@ PAGE = 1_000
 
 
 class Excluded(NamedTuple):
-    """A board of the day without a row: pending, rejected, deleted or moved. `version_at` is set for the last two."""
+    """A record of the day without a row: pending, rejected, deleted or moved. `version_at` is set for the last two."""
 
     kind: str
     identity: str
@@ -98,7 +98,7 @@ class Excluded(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """A board whose record is more than once in the output topic."""
+    """A key whose record is more than once in the output topic."""
 
     key: int
     copies: int
@@ -121,7 +121,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a generation that a task saves in one transaction: rows by `copy`, excluded boards, duplicates.
+    """The part of a generation that a task saves in one transaction: rows by `copy`, excluded records, duplicates.
 
     `number` identifies the part and is the same in a retry of the task: from 0 on for rows, negative for decisions.
     """

@@ -101,9 +101,9 @@ class OffsetLedger:
     ) -> None:
         """Change entries as a person decided, and record the changes.
 
-        Entries of a replaced topic are deleted; its pending boards and rejects are kept under its name and id.
+        Entries of a replaced topic are deleted; its pending records and rejects are kept under its name and id.
 
-        `send_pending_again`: mark pending boards that were sent as not sent, because their details may be lost.
+        `send_pending_again`: mark pending records that were sent as not sent, because their rows may be lost.
         `made_from_replaced`: all present records of the output topic come from the replaced one, served or not.
         Raises LedgerConflict if the ledger differs from `seen`, DriverSuperseded.
         """

@@ -1,4 +1,4 @@
-"""Finds boards by id in the published days. Reads only generations whose keys may include one, a few days at a time."""
+"""Finds keys in the published days. Reads only generations whose keys may include one, a few days at a time."""
 
 import datetime as dt
 from bisect import bisect_left, bisect_right
@@ -16,7 +16,7 @@ Of = TypeVar("Of")
 
 
 class ShownGeneration(NamedTuple):
-    """A published day that may show some of the boards. Days are counted from 1970-01-01."""
+    """A published day that may show some of the keys. Days are counted from 1970-01-01."""
 
     day_number: int
     generation_id: int
@@ -48,7 +48,7 @@ def shown_generations(cursor: Cursor, keys: Sequence[int]) -> Iterator[ShownGene
 
 
 class ShownVersion(NamedTuple):
-    """The newest version of a board that a published day has, 1970 if it is pending there; and the day's number."""
+    """The newest version of a key that a published day has, 1970 if it is pending there; and the day's number."""
 
     version_at: dt.datetime
     offset: int
@@ -61,7 +61,7 @@ def day_number(day: dt.date) -> int:
 
 
 def newest_shown(cursor: Cursor, keys: Sequence[int]) -> dict[int, ShownVersion]:
-    """Return the newest version of each board that published days have. `keys` must be sorted.
+    """Return the newest version of each key that published days have. `keys` must be sorted.
 
     Reads only generations whose keys may include one, a few at a time, and releases the locks on their tables in
     between. The caller holds the pointers (`share_pointers`), so no day changes its generation meanwhile.
@@ -76,13 +76,13 @@ def newest_shown(cursor: Cursor, keys: Sequence[int]) -> dict[int, ShownVersion]
 
 
 def shown_elsewhere(cursor: Cursor, day: dt.date, keys: Sequence[int]) -> set[int]:
-    """Return the keys of boards that readers see on another day. `keys` must be sorted."""
+    """Return those of the keys that readers see on another day. `keys` must be sorted."""
     cursor.execute(query("select_live_days", cursor), {"keys": array(keys)})
     days = {one for (one,) in cursor.fetchall()}
     days |= {_EPOCH + dt.timedelta(days=shown.day_number) for shown in shown_generations(cursor, keys)}
     found = set()
     for other in a_few_at_a_time(cursor, sorted(days - {day})):
-        cursor.execute(query("select_seen_boards", cursor), {"day": other, "keys": array(keys)})
+        cursor.execute(query("select_seen_keys", cursor), {"day": other, "keys": array(keys)})
         found |= {key for (key,) in cursor.fetchall()}
     return found
 

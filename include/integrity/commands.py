@@ -83,7 +83,7 @@ def _(found: Whereabouts) -> str:
 def _samples(samples: Sequence[Sample]) -> list[str]:
     lines = []
     for sample in samples:
-        lines.append(f"\n{sample.correction}  key {sample.board_id}")
+        lines.append(f"\n{sample.correction}  key {sample.key}")
         lines += [f"  before  {_row(sample.before)}", f"  after   {_row(sample.after)}"]
     return lines
 

@@ -22,7 +22,7 @@ from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.contracts.topics import LOG_APPEND_TIME
 from include.contracts.validation import Reject
 from include.integrity.commands import text_of
-from include.integrity.days.catch_up import find_late_members
+from include.integrity.days.catch_up import find_late_versions
 from include.integrity.days.comparison import diff
 from include.integrity.days.due_days import dirty_days
 from include.integrity.pages.page_model import load_rows
@@ -103,7 +103,7 @@ class Chain(Driver):
         """Run the day's steps as Airflow does; render the page and the output of the commands."""
         settings, context = self._pipeline, lambda: self._spark.sparkContext
         archive_topics(context, settings, PIPELINE, run_id)
-        find_late_members(settings)
+        find_late_versions(settings)
         dirty_days(settings)
         built = retry_transient(lambda: rebuild_day(context, settings, PIPELINE, DAY, run_id, None))
         # the one before lets go of the day a moment after its end

@@ -181,7 +181,7 @@ class Nights:
             at = max(0, len(self.raw) - self.random.randint(0, 6))
             self.topic.records.append((self.random.randrange(MEMBERS), at))
             if is_read:
-                catch_up.find_late_members(self.database)
+                catch_up.find_late_versions(self.database)
 
     def _rebuild_days(self):
         """Of what was posted, while the stream may be down; most often the day that a board came to."""
@@ -228,7 +228,7 @@ class Nights:
     def certify_days(self):
         """A day is certified only if it shows what raw says, as far as the stream and the search for members know."""
         self._serve(len(self.unserved))
-        catch_up.find_late_members(self.database)
+        catch_up.find_late_versions(self.database)
         for day in BUILT:
             with suppress(NothingBuilt):
                 if certify_alone(self.database, day).reason is None:
@@ -237,7 +237,7 @@ class Nights:
     def pass_nights(self):
         """The stream catches up; nights rebuild what was never published, then dirty days alone, until none is."""
         self._serve(len(self.unserved))
-        catch_up.find_late_members(self.database)
+        catch_up.find_late_versions(self.database)
         published = rows(self.database, PUBLISHED)
         for day in BUILT:
             if (day.date,) not in published:

@@ -74,14 +74,14 @@ def _undo_unchecked(monkeypatch, *_):
 
 
 def _late_members_dropped(monkeypatch, *_):
-    plain = catch_up.find_late_members
+    plain = catch_up.find_late_versions
 
     def search(settings):
         plain(settings)
         day_checks.check_days(settings)
         rows(settings, "DELETE FROM late_version")
 
-    monkeypatch.setattr(catch_up, "find_late_members", search)
+    monkeypatch.setattr(catch_up, "find_late_versions", search)
 
 
 def _all(*mutations):
@@ -104,9 +104,11 @@ MUTATIONS = {
     # generations begun since the last search are not searched for from their cut on
     "no-second-search": _in_query("select_kept_generations", "s.generation_id IS NOT NULL", "true"),
     # a board that moved and was then left out is not known to its new day
-    "left-out-unknown": _in_query("count_moved_boards", "AND (version_at IS NOT NULL OR", "AND (false OR"),
+    "left-out-unknown": _in_query("count_moved_keys", "AND (version_at IS NOT NULL OR", "AND (false OR"),
     # late versions are kept for what the days show, not for what they may show again
-    "kept-for-shown": _in_query("forget_late_members", "'building', 'built', 'published', 'superseded'", "'published'"),
+    "kept-for-shown": _in_query(
+        "forget_late_versions", "'building', 'built', 'published', 'superseded'", "'published'"
+    ),
     # a late replay of a board that the published day knows as deleted or moved is served
     "fence-without-left-out": _in_query("fence_staged", "e.{{key}} = s.{{key}}", "false"),
     # a row of a former topic stays on top of a newer version that the cut covers
@@ -136,11 +138,11 @@ MUTATIONS = {
     # a day that shows a newer version of a board lets older ones of other days wait, and shows older ones than those
     "waiting-elsewhere-unseen": _in_query("cover_pending", "OR {{key}} BETWEEN", "OR false AND {{key}} BETWEEN"),
     # a day whose row is hidden by a board that waits on another day is not marked
-    "hidden-elsewhere-unmarked": _in_query("count_left_boards", "day <> %(day)s AND covered_by IS NULL", "false"),
+    "hidden-elsewhere-unmarked": _in_query("count_left_keys", "day <> %(day)s AND covered_by IS NULL", "false"),
     # a day that has a board as pending is not marked when that moves
     "pending-moves-unmarked": _all(
-        _in_query("count_left_boards", "kind = 'pending'", "false"),
-        _in_query("count_moved_boards", "generation_id = %(generation_id)s AND kind = 'pending'", "false"),
+        _in_query("count_left_keys", "kind = 'pending'", "false"),
+        _in_query("count_moved_keys", "generation_id = %(generation_id)s AND kind = 'pending'", "false"),
     ),
     # boards that waited for their member when the generation was built are covered for ever
     "pending-covered": _in_database(

@@ -32,6 +32,10 @@ FROZEN = ("include/database/migrations/versions/", "tests/unit/test_prose.py")  
 WRAP_AT = 120
 LONGEST = 132  # a word more in a line does not force its paragraph to be wrapped again
 
+OF_ANY_PIPELINE = ("include/database/", "include/integrity/")
+OF_THE_SITE = ("include/database/site.sql", "include/database/queries/system_of_record.sql")
+WORDS_OF_ONE_PIPELINE = r"(?i)(?<![a-z])(?:boards?|members?)(?![a-z])(?!_detail)"
+
 DOCSTRING, COMMENT, DOCUMENT, NAME = "docstring", "comment", "document", "name"
 PROSE = (DOCSTRING, COMMENT, DOCUMENT)
 QUESTION_WORD = "(?:What|Whatever|Who|Whoever|Whose|Whether|Where|Wherever|How|However|Which|That)"
@@ -165,6 +169,18 @@ def texts() -> list[Text]:
 def test_prose_and_names_keep_the_rules(texts):
     assert len(texts) > 10_000
     refuse([fault for text in texts for fault in faults_of(text)])
+
+
+def test_code_of_any_pipeline_has_no_words_of_one(texts):
+    """Quoted values, such as `3 late board`, are examples."""
+    refuse(
+        [
+            f"{text.file}:{text.line}: {text.kind}: {found[0]!r}: 'record', 'row', 'key', 'table key', 'the table'"
+            for text in texts
+            if text.file.startswith(OF_ANY_PIPELINE) and text.file not in OF_THE_SITE
+            for found in re.finditer(WORDS_OF_ONE_PIPELINE, re.sub(r"`.*?`|name: \w+", "", text.text))
+        ]
+    )
 
 
 def test_lines_of_documents_are_short(texts):

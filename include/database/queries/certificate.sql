@@ -34,7 +34,7 @@ SELECT (SELECT count(*) FROM detail_correction c WHERE c.generation_id = g.id)
   FROM generation g WHERE g.id = %(generation_id)s
 
 -- name: term_unaccounted
--- Boards of the day that the system of record has, or that the stream made rows of, and of which the generation says
+-- Keys of the day that the system of record has, or that the stream made rows of, and of which the generation says
 -- nothing: neither a row, nor pending, rejected, deleted or moved. What came since shows them neither.
 WITH known AS (
     SELECT {{key}} FROM recorded WHERE recorded_at >= %(start)s AND recorded_at < %(end)s

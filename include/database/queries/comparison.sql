@@ -32,11 +32,11 @@ SELECT (SELECT generation_id FROM day_publication WHERE day = %(day)s),
        EXISTS (SELECT 1 FROM detail_live WHERE day = %(day)s)
 
 -- name: begin_unlisted
--- No board is compared one by one.
+-- No row is compared one by one.
 CREATE TEMPORARY TABLE changed_key ({{key}} bigint) ON COMMIT DROP
 
 -- name: save_unlisted
--- Of a day that was not shown all rows are new: they are counted, and not listed one by one. Boards that are compared
+-- Of a day that was not shown all rows are new: they are counted, and not listed one by one. Keys that are compared
 -- one by one are not counted here.
 UPDATE generation g
    SET unlisted_corrections = (
@@ -48,11 +48,11 @@ UPDATE generation g
  WHERE g.id = %(generation_id)s
 
 -- name: compare_rows
--- Boards that may read otherwise once the generation is published. Of each side only the key and a hash of what it shows
--- are joined: that takes little memory however long the texts are. The live rows are read once, and not looked up one by
+-- Keys whose row may read otherwise once the generation is published. Of each side only the key and a hash of its row are
+-- joined: that takes little memory however long the texts are. The live rows are read once, and not looked up one by
 -- one: after a publication the index leads to many that are gone. No generation is 0: with a NULL the whole condition
 -- would be false, the day as well, and the tables of all days be opened.
-SET LOCAL work_mem = '64MB';  -- for keys and hashes of a million boards
+SET LOCAL work_mem = '64MB';  -- for a million keys and hashes
 CREATE TEMPORARY TABLE changed_key ON COMMIT DROP AS
 WITH live AS MATERIALIZED (
     SELECT l.{{key}}, hash_record_extended(ROW({{columns_l}}), 0) AS content, l.deleted
@@ -109,7 +109,7 @@ SELECT p.day - date '1970-01-01', g.id, g.first_key, g.last_key
 -- name: select_live_days
 SELECT DISTINCT day FROM detail_live WHERE {{key}} = ANY (%(keys)s::bigint[]) AND day IS NOT NULL AND NOT deleted
 
--- name: select_seen_boards
+-- name: select_seen_keys
 SELECT {{key}} FROM {{view}} WHERE day = %(day)s AND {{key}} = ANY (%(keys)s::bigint[])
 
 -- name: save_verified
@@ -117,8 +117,8 @@ UPDATE generation
    SET verified_at = now(), verified_shown_id = %(shown_id)s, verified_position = %(position)s
  WHERE id = %(generation_id)s
 
--- name: select_absent_boards
--- Boards that may read otherwise and that the day does not show; no more than that many.
+-- name: select_absent_keys
+-- Keys whose row may read otherwise and that the day does not show; no more than that many.
 SELECT c.{{key}}
   FROM changed_key c
  WHERE NOT EXISTS (SELECT 1 FROM {{view}} s WHERE s.day = %(day)s AND s.{{key}} = c.{{key}})
@@ -126,10 +126,10 @@ SELECT c.{{key}}
  LIMIT %(limit)s
 
 -- name: insert_corrections
--- A difference is a board of the day that reads otherwise once the generation is published. What the speed layer got
--- from records after the cut stays on top of it and is none: its rows, its tombstones, and a board that was pending at
--- the cut and whose member has come since. `differing` has a row for each, and each gets one class. `changed_key` was
--- made just before, see compare_rows and compare_served. `elsewhere`: boards that readers see on another day. Table
+-- A difference is a row of the day that reads otherwise once the generation is published. What the speed layer got from
+-- records after the cut stays on top of it and is none: its rows, its tombstones, and a row that was pending at the cut
+-- and whose table key has come since. `differing` has a row for each, and each gets one class. `changed_key` was made
+-- just before, see compare_rows and compare_served. `elsewhere`: keys that readers see on another day. Table
 -- `reject` has every record that the build rejects: a row or a deletion from such a record was made before the contract
 -- was narrowed.
 ANALYZE changed_key;
@@ -175,7 +175,7 @@ WITH this AS (
     -- with the key: a topic that was made again has other records at the same offsets
     SELECT partition, "offset", key FROM reject WHERE topic = '{{stream}}' AND rejected_by <> 'repair'
 ), waiting AS (
-    -- Boards that wait for the table after the publication: see cover_pending. Their rows are hidden.
+    -- Keys that are pending after the publication: see cover_pending. Their rows are hidden.
     SELECT w.{{key}}
       FROM pending_record w CROSS JOIN this
      WHERE w.{{key}} IN (SELECT {{key}} FROM changed_key)
@@ -211,7 +211,7 @@ WITH this AS (
                                        WHERE (r.partition, r."offset") = (e.stream_partition, e.stream_offset)
                                          AND r.key = convert_to(e.{{key}}::text, 'UTF8')))
 ), shown AS (
-    -- as an array, which goes to the indexes of both halves of the view: a join would read the day for each board
+    -- as an array, which goes to the indexes of both halves of the view: a join would read the day for each key
     SELECT * FROM {{view}} WHERE day = %(day)s AND {{key}} = ANY (ARRAY(SELECT {{key}} FROM changed_key))
 ), added AS (
     -- Columns that were added to the definition on the day or later: what was served before has NULL in them.
@@ -279,7 +279,7 @@ SELECT verified_at, verified_shown_id, verified_position, unlisted_corrections I
   FROM generation WHERE id = %(generation_id)s
 
 -- name: compare_served
--- Boards with a record that was served since the comparison and may make the day read otherwise, before the publication
+-- Keys with a record that was served since the comparison and may make the day read otherwise, before the publication
 -- or after: one of the day, a deletion without a day, and one that went to another day; and one that was set aside, as
 -- the day shows something newer, since the publication may bring it back. Each is compared again.
 -- No generation is 0, see compare_rows. Made by SELECT alone, so that the live rows are read in parallel.
@@ -300,7 +300,7 @@ SELECT c.{{key}}
  WHERE c.day = %(day)s
    AND COALESCE(c.kafka_offset >= COALESCE((%(since)s::bigint[])[c.kafka_partition + 1], 0), true)
  UNION
--- and boards that the day showed, or may show, and that wait since: their older rows are hidden
+-- and keys that the day showed, or may show, and that are pending since: their older rows are hidden
 SELECT w.{{key}}
   FROM pending_record w
  WHERE w.pending_since >= %(pending_since)s

@@ -62,8 +62,8 @@ RETURNING day
 DELETE FROM acknowledged_day WHERE day = %(day)s OR %(and_before)s AND day < %(day)s RETURNING day
 
 -- name: select_unpublished_days
--- Days of which something is known, and whether they show a generation: the stream opened them, records of them wait for
--- their member or are archived, or the system of record has records of them. It is asked for the given days alone.
+-- Days of which something is known, and whether they show a generation: the stream opened them, records of them are
+-- pending or archived, or the system of record has records of them. It is asked for the given days alone.
 SELECT k.day, bool_or(p.generation_id IS NOT NULL) AS is_published
   FROM (SELECT day FROM day_publication
          UNION
@@ -87,8 +87,8 @@ INSERT INTO unchecked_day (day) VALUES (%(day)s) ON CONFLICT (day) DO UPDATE SET
 SELECT day, request, has_moved FROM unchecked_day WHERE %(day)s::date IS NULL OR day = %(day)s ORDER BY day DESC
 
 -- name: select_days_left
--- Published days between whose keys the speed layer has a row, a deletion, or a board that waits, of another day. The
--- order leads over the index of keys. All such days, or one if it is.
+-- Published days between whose keys the speed layer has a row, a deletion or a pending record of another day. The order
+-- leads over the index of keys. All such days, or one if it is.
 SELECT p.day
   FROM day_publication p JOIN generation g ON g.id = p.generation_id
  WHERE (%(day)s::date IS NULL OR p.day = %(day)s)
@@ -98,10 +98,10 @@ SELECT p.day
              WHERE w.{{key}} BETWEEN g.first_key AND g.last_key AND w.day <> p.day AND w.covered_by IS NULL
              ORDER BY w.{{key}} LIMIT 1))
 
--- name: count_left_boards
--- A published day still has a board, as a row or as pending, whose newer version, from a record that the day was not
--- built from, says another day: only its rebuild takes it out. Of what is pending no version is kept; the build knew the
--- newest of all records up to its cut.
+-- name: count_left_keys
+-- Keys that a published day still has, as rows or as pending, although a newer version, from a record that the day was
+-- not built from, says another day: only its rebuild takes them out. Of what is pending no version is kept; the build
+-- knew the newest of all records up to its cut.
 SELECT count(DISTINCT n.{{key}})
   FROM (SELECT {{key}}, {{version}} AS version_at, stream_partition, stream_offset
           FROM detail_live
@@ -120,8 +120,8 @@ SELECT count(DISTINCT n.{{key}})
  WHERE (n.version_at, n.stream_offset) > (o.version_at, o.stream_offset)
    AND n.stream_offset >= COALESCE((%(stream_ends)s::bigint[])[n.stream_partition + 1], 0)
 
--- name: count_late_members
--- Boards of the day whose author has a version that is not newer than the board and came after the day's cut.
+-- name: count_rows_with_late_version
+-- Rows of the day whose table key has a version that is not newer than the row and came after the day's cut.
 SELECT count(DISTINCT f.{{key}})
   FROM detail_final f
   JOIN late_version m ON m.{{table_key}} = f.{{table_key}} AND m.version_at <= f.{{version}}
@@ -137,8 +137,8 @@ WITH checked AS (
 )
 DELETE FROM unchecked_day u USING checked c WHERE u.day = c.day
 
--- name: select_days_sharing_boards
--- Other published days that may have a board which this day has, or knows as deleted or moved, and the other way round.
+-- name: select_days_sharing_keys
+-- Other published days that may have a key which this day has, or knows as deleted or moved, and the other way round.
 -- A day has its rows and what is pending. Of rows this day's table alone is read, at most one key for each other day:
 -- the order leads over its index.
 SELECT p.day
@@ -154,8 +154,8 @@ SELECT p.day
              WHERE e.generation_id = g.id AND (e.version_at IS NOT NULL OR e.kind = 'pending')
                AND e.{{key}} BETWEEN %(first_key)s AND %(last_key)s ORDER BY e.{{key}} LIMIT 1))
 
--- name: count_moved_boards
--- Boards that one day has, as rows or as pending, although another one knows a newer version of them, from a record that
+-- name: count_moved_keys
+-- Keys that one day has, as rows or as pending, although another one knows a newer version of them, from a record that
 -- the first was not built from: a rebuild takes them out. Of what is pending no version is kept; a build knows the newest
 -- of all records up to its cut. The days are given as values, so that no table of another day is locked.
 SELECT count(DISTINCT o.{{key}})
@@ -192,7 +192,7 @@ ON CONFLICT (day, cause) DO UPDATE SET count = excluded.count, last_at = now()
  WHERE d.count < excluded.count
 
 -- name: select_kept_generations
--- Generations that a day shows or may show yet: up to where of the members' topic each was built, its newest row, and
+-- Generations that a day shows or may show yet: up to where of the table's topic each was built, its newest row, and
 -- whether late versions were looked for from there on.
 SELECT g.id, g.day, COALESCE(g.table_ends, '{}'), g.newest_version_at, s.generation_id IS NOT NULL, p.generation_id IS NOT NULL
   FROM generation g
@@ -213,7 +213,7 @@ INSERT INTO searched_generation (generation_id)
 SELECT id FROM generation WHERE id = ANY (%(ids)s::bigint[])
 ON CONFLICT DO NOTHING
 
--- name: forget_late_members
+-- name: forget_late_versions
 -- Versions that every kept generation has, or that are newer than all its rows.
 DELETE FROM late_version m
  WHERE NOT EXISTS (
@@ -222,7 +222,7 @@ DELETE FROM late_version m
           AND m."offset" >= COALESCE(g.table_ends[m.partition + 1], 0)
           AND m.version_at <= COALESCE(g.newest_version_at, 'infinity'))
 
--- name: insert_late_member
+-- name: insert_late_versions
 INSERT INTO late_version (topic_id, partition, "offset", {{table_key}}, version_at) VALUES %s ON CONFLICT DO NOTHING
 
 -- name: request_checks

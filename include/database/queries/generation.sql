@@ -148,7 +148,7 @@ INSERT INTO rebuild_run (generation_id, day, run_id, host, source, phase, record
 VALUES (%(generation_id)s, %(day)s, %(run_id)s, %(host)s, %(source)s, 'reading', %(records_total)s, %(parts_total)s)
 
 -- name: update_rebuild_run
--- The parts that hold rows come first; what is claimed beyond them are decisions about boards.
+-- The parts that hold rows come first; what is claimed beyond them are decisions about keys.
 UPDATE rebuild_run r
    SET phase_at = CASE WHEN r.phase = %(phase)s THEN r.phase_at ELSE now() END, phase = %(phase)s,
        records_read = GREATEST(r.records_read, %(records_read)s), error = %(error)s,

@@ -1,7 +1,7 @@
 -- The offset ledger: how far each consumer is, committed with its data.
 
 -- name: forget_sent_pending
--- Details that were sent may be among the lost ones; sending a board twice does no harm.
+-- Output records that were sent may be among the lost ones; sending a record twice does no harm.
 UPDATE pending_record SET sent_at = NULL WHERE sent_at IS NOT NULL
 
 -- name: set_aside_pending

@@ -1,4 +1,4 @@
--- The live table: a batch of board-detail is staged, compared with what is there, and written.
+-- The live table: a batch of the output topic is staged, compared with what is there, and written.
 
 -- name: create_stage_detail
 -- Once a connection: made anew for each batch it would cost as much as a small batch itself.
@@ -9,8 +9,8 @@ CREATE TEMPORARY TABLE IF NOT EXISTS stage_detail (
 ) ON COMMIT DELETE ROWS
 
 -- name: share_pointers
--- A tombstone without a day, and a board that begins to wait, are looked for in the published days: none of them may show
--- another generation until they are written.
+-- The keys of a tombstone without a day, and of a record that becomes pending, are looked for in the published days: none
+-- of these may show another generation until both are written.
 SELECT pg_advisory_xact_lock_shared(7203004, 0)
 
 -- name: begin_rows
@@ -32,7 +32,7 @@ COPY detail_live ({{served}}, day, deleted) FROM STDIN (FORMAT binary)
 COPY stage_detail ({{served}}, day, deleted) FROM STDIN (FORMAT binary)
 
 -- name: lock_staged_pending
--- In one order, as whoever marks pending boards does it. Locking comes first, by a statement of its own: a row that was
+-- In one order, as whoever marks pending records does it. Locking comes first, by a statement of its own: a row that was
 -- marked meanwhile is seen by what follows only then.
 SELECT 1
   FROM pending_record p JOIN stage_detail s ON s.{{key}} = p.{{key}}
@@ -40,7 +40,7 @@ SELECT 1
    FOR UPDATE OF p
 
 -- name: delete_served_pending
--- A board waits until its detail, or anything newer of it, is served.
+-- A record is pending until its row, or a newer version of its key, is served.
 DELETE FROM pending_record p
  USING stage_detail s
  WHERE s.{{key}} = p.{{key}}
@@ -48,18 +48,18 @@ DELETE FROM pending_record p
         OR (p.topic = %(topic)s AND s.stream_partition = p.partition AND s.stream_offset = p."offset"))
 
 -- name: hide_staged
--- Older versions of boards that go on waiting.
+-- Older versions of keys whose newest record stays pending.
 UPDATE pending_record p SET hides = true FROM stage_detail s WHERE s.{{key}} = p.{{key}} AND NOT p.hides
 
 -- name: drop_superseded_staged
--- A covered row is the newest that was served of its board, wherever it was moved since: an older version is no news.
+-- A covered row is the newest that was served of its key, wherever it was moved since: an older version is no news.
 DELETE FROM stage_detail s
  USING detail_covered c
  WHERE c.{{key}} = s.{{key}} AND (c.{{version}}, c.stream_offset) > (s.{{version}}, s.stream_offset)
 
 -- name: fence_staged
 -- Of one published day: what its generation covers, or knows in the same version or a newer one, be it as a row or as a
--- board that was deleted or has moved, is not written again.
+-- key that was deleted or has moved, is not written again.
 -- It is set aside, so that an undo has it. The day is given as a value, so that no table of another day is locked.
 WITH fenced AS (
     SELECT s.*
@@ -77,7 +77,7 @@ WITH fenced AS (
                           AND (e.version_at, ordered_offset(e.stream_offset, p.stream_ends))
                               >= (s.{{version}}, s.stream_offset)))
 ), superseded AS (
-    -- An older row on top of the generation is no news either. It may be there when topic board was made again.
+    -- An older row on top of the generation is no news either. It may be there when the stream's topic was made again.
     DELETE FROM detail_live l USING fenced f
      WHERE l.day = date '1970-01-01' + %(day_number)s AND l.{{key}} = f.{{key}}
        AND (l.{{version}}, l.stream_offset) < (f.{{version}}, f.stream_offset)
@@ -92,8 +92,8 @@ WITH fenced AS (
 DELETE FROM stage_detail s USING fenced f WHERE s.{{key}} = f.{{key}}
 
 -- name: delete_covered_again
--- A board that waits in the generation and whose member has come: the row that stands there was covered with it, and
--- gives way to the same version with its new author.
+-- A record that is pending in the generation and whose table key has come: the row that stands there was covered with
+-- it, and gives way to the same version with the values of the table.
 DELETE FROM detail_live l
  USING stage_detail s, day_publication p
  WHERE s.{{key}} = l.{{key}} AND p.day = l.day
@@ -155,7 +155,7 @@ DELETE FROM acknowledged_day WHERE day IN (SELECT date '1970-01-01' + number FRO
 SELECT {{key}} FROM stage_detail WHERE deleted AND day IS NULL ORDER BY {{key}}
 
 -- name: select_shown_keys
--- Rows, and before all of them boards that wait for their member: of these no version is kept.
+-- Rows, and pending keys as older than all of them: of these no version is kept.
 SELECT {{key}}, {{version}}, stream_offset
   FROM detail_final
  WHERE day = date '1970-01-01' + %(day_number)s AND generation_id = %(generation_id)s
@@ -166,7 +166,7 @@ SELECT {{key}}, 'epoch', stream_offset
  WHERE generation_id = %(generation_id)s AND kind = 'pending' AND {{key}} = ANY (%(keys)s::bigint[])
 
 -- name: set_days_of_staged_tombstones
--- In the day whose generation has the board; else in that of its row, or of its record that waits.
+-- In the day whose generation has the key; else in that of its row, or of its pending record.
 UPDATE stage_detail s
    SET day = COALESCE(
        (SELECT date '1970-01-01' + shown.number

@@ -1,4 +1,4 @@
--- Boards that wait for their member, and records rejected by hand.
+-- Pending records, whose table key is not known yet, and records rejected by hand.
 
 -- name: insert_rejects
 INSERT INTO reject (topic, partition, "offset", reason, key, value, kafka_timestamp, rejected_by)
@@ -18,7 +18,7 @@ VALUES %s
 ON CONFLICT (topic, partition, "offset") DO NOTHING
 
 -- name: select_served_versions
--- The rows of these boards, in front of readers or covered: a covered one is the newest that was served of its board.
+-- The rows of these keys, in front of readers or covered: a covered one is the newest that was served of its key.
 SELECT {{key}}, {{version}}, stream_offset, event_id FROM detail_live WHERE {{key}} = ANY (%(keys)s::bigint[])
  UNION ALL
 SELECT {{key}}, {{version}}, stream_offset, event_id FROM detail_covered WHERE {{key}} = ANY (%(keys)s::bigint[])
@@ -34,11 +34,11 @@ SELECT day, generation_id FROM day_publication
 
 -- name: cover_pending
 -- The pending records of a day that does or will show the generation, or none; or those of this transaction alone. It
--- covers a record whose version of the board it knows, or a newer one, be it as a row or as a board that was deleted or
--- has moved; the others wait. Returns how many of these came after its cut. Locked in the order in which others lock
--- them. No generation is 0, see compare_rows. A record hides what the day or the speed layer has of its board.
+-- covers a record whose version of the key it knows, or a newer one, be it as a row or as a key that was deleted or has
+-- moved; the others wait. Returns how many of these came after its cut. Locked in the order in which others lock
+-- them. No generation is 0, see compare_rows. A record hides what the day or the speed layer has of its key.
 -- A record of another day is deleted if this generation knows a newer version, and otherwise hides what it has of its
--- board: no day shows an older version than one that waits, nor waits for an older one than a day shows.
+-- key: no day shows an older version than one that waits, nor waits for an older one than a day shows.
 WITH found AS (
     SELECT topic, partition, "offset", {{key}}, version_at, event_id, day = %(day)s AS is_own
       FROM pending_record
@@ -117,7 +117,7 @@ SELECT DISTINCT {{table_key}}
  LIMIT %(limit)s
 
 -- name: select_pending_coordinates
--- By id first: what a board is large in is read when it is known how many fit.
+-- By coordinates first: the large columns of a record are read when it is known how many fit.
 SELECT topic, partition, "offset", octet_length(value) + COALESCE(octet_length(key), 0)
   FROM pending_record
  WHERE sent_at IS NULL
@@ -228,8 +228,8 @@ SELECT topic, partition, "offset" FROM pending_record
  WHERE sent_at IS NULL
 
 -- name: delete_superseded_pending
--- A board whose newer version was served, or another copy of its event. If that was done just when the record was
--- inserted, nothing else would look at it again. Locked in the order in which others lock them.
+-- A record of whose key a newer version was served, or another copy of its event. If that was done just when the record
+-- was inserted, nothing else would look at it again. Locked in the order in which others lock them.
 WITH superseded AS (
     SELECT p.topic, p.partition, p."offset"
       FROM pending_record p JOIN detail_live l ON l.{{key}} = p.{{key}}

@@ -18,12 +18,12 @@ UPDATE generation g
 RETURNING g.id
 
 -- name: forget_covered
--- Deletions stay: a late replay of an older version would bring the board back.
+-- Deletions stay: a late replay of an older version would bring the row back.
 DELETE FROM detail_covered
  WHERE NOT deleted AND day = %(day)s AND covered_at < now() - make_interval(days => %(undo_days)s)
 
 -- name: forget_covered_pending
--- Pending records that the day has covered since before then: only a board of an undo would need them. Locked in the
+-- Pending records that the day has covered since before then: only an undo would need them. Locked in the
 -- order in which others lock them.
 WITH gone AS (
     SELECT w.topic, w.partition, w."offset"

@@ -4,7 +4,7 @@
 SELECT pg_advisory_xact_lock(7203003, %(day_number)s)
 
 -- name: hold_pointers
--- Waits for tombstones and boards that were looked for in the days as they are shown now.
+-- Waits for tombstones and pending records that were looked for in the days as they are shown now.
 SELECT pg_advisory_xact_lock(7203004, 0)
 
 -- name: open_day
@@ -53,7 +53,7 @@ SELECT EXISTS (
        AND (g.cut -> '{{stream}}' ->> shown.partition)::bigint < shown.end_offset::bigint)
 
 -- name: select_is_identical
--- Would publishing it change anything? Not when rows, counts and the boards that are no rows are the same, no more
+-- Would publishing it change anything? Not when rows, counts and the records that are no rows are the same, no more
 -- places in the output topic are known, and its cut covers no live row that readers see.
 SELECT CASE
            WHEN (n.content_hash, n.row_count, n.raw_distinct, n.pending_count, n.rejected_count)
@@ -109,7 +109,7 @@ DELETE FROM dirty_day d USING cleared c WHERE d.day = %(day)s AND d.cause = c.ca
 
 -- name: restore_covered
 -- Live rows that the generation does not cover come back as they were, unless something newer stands there, or the
--- generation has the board as new. Without a generation, which is 0 (see compare_rows), all of them do.
+-- generation has the key as new. Without a generation, which is 0 (see compare_rows), all of them do.
 WITH returning_rows AS (
     DELETE FROM detail_covered c
      WHERE c.day = %(day)s
@@ -156,7 +156,7 @@ UPDATE day_publication p
    AND p.generation_id IS NOT DISTINCT FROM %(shown_id)s
 
 -- name: set_days_of_live_tombstones
--- A board deleted before the view ever showed it: only now it is known which day its tombstone must hide it in.
+-- A key deleted before the view ever showed it: only now it is known which day its tombstone must hide it in.
 UPDATE detail_live l
    SET day = %(day)s
  WHERE l.day IS NULL AND l.deleted

@@ -1,7 +1,7 @@
-"""Catches up with Kafka before a comparison: waits for the speed layer, and finds versions of members that came late.
+"""Catches up with Kafka before a comparison: waits for the speed layer, and finds late versions of the table's keys.
 
-A comparison counts the lag of the speed layer as missing rows. With a late version, boards of days built before would
-have another author. Such a version is kept as long as a generation that was built without it, shown or not: a day may
+A comparison counts the lag of the speed layer as missing rows. With a late version, rows of days built before would
+have other values. Such a version is kept as long as a generation that was built without it, shown or not: a day may
 show it later.
 """
 
@@ -36,13 +36,13 @@ CONSUMER = "late_version"
 _EVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 
 
-class LateMember(NamedTuple):
-    """A version of a member that came after the cut of a generation, and is not newer than a board of it."""
+class LateVersion(NamedTuple):
+    """A version of a table key that came after the cut of a generation, and is not newer than a row of it."""
 
     topic_id: str
     partition: int
     offset: int
-    member_id: int
+    table_key: int
     version_at: dt.datetime
 
 
@@ -73,20 +73,20 @@ class Lateness:
             for number in range(len(ends) - 2, -1, -1):
                 ends[number] = min(ends[number], ends[number + 1])
 
-    def __contains__(self, version: LateMember) -> bool:
+    def __contains__(self, version: LateVersion) -> bool:
         number = bisect_left(self._newest, version.version_at)
         return number < len(self._newest) and version.offset >= self._ends[version.partition][number]
 
 
-def find_late_members(settings: Settings) -> int:
-    """Save late versions of members, and request a check of the days that they may change; returns their number.
+def find_late_versions(settings: Settings) -> int:
+    """Save late versions of the table, and request a check of the days that they may change; returns their number.
 
-    Reads the members' topic from the offsets at which the last call ended, and from the cut of each generation that was
+    Reads the table's topic from the offsets at which the last call ended, and from the cut of each generation that was
     begun since. No transaction is open meanwhile: versions are saved as they come. A last transaction requests the
     checks and advances the offsets, so the next call repeats a call that was interrupted. Several calls may search at
-    once. Versions that only matter for a board without a known author are not searched for. Records that are gone from
-    the topic are logged, and mark the days that show a generation without them: a rebuild reads them from the archive.
-    Blocks while the topic is read; raises BrokerUnavailable, TopicChanged, DatabaseUnavailable.
+    once. Versions that only matter for a pending record are not searched for. Records that are gone from the topic are
+    logged, and mark the days that show a generation without them: a rebuild reads them from the archive. Blocks while
+    the topic is read; raises BrokerUnavailable, TopicChanged, DatabaseUnavailable.
     """
     topic = settings.pipeline.table.name
     reader = OffsetReader(settings.kafka.connection)
@@ -106,7 +106,7 @@ def find_late_members(settings: Settings) -> int:
     starts = {partition: min([offset, *(one.end(partition) for one in new)]) for partition, offset in offsets.items()}
     gone = _gone(topic, kept, starts, earliest)
     late_of = Lateness(kept, ends)
-    count, found = 0, dict[int, LateMember]()
+    count, found = 0, dict[int, LateVersion]()
     with closing(TopicTail(settings.kafka.connection, topic)) as tail:
         tail.begin({partition: max(start, earliest[partition]) for partition, start in starts.items()})
         for lot in tail.iter_to(ends):
@@ -125,9 +125,9 @@ def find_late_members(settings: Settings) -> int:
         cursor.execute(query("lock_ledger", cursor), {"consumer": CONSUMER, "topic_id": topic_id})
         offsets = dict(cursor.fetchall())
         cursor.execute(query("insert_searched", cursor), {"ids": [one.generation_id for one in new]})
-        cursor.execute(query("forget_late_members", cursor))
+        cursor.execute(query("forget_late_versions", cursor))
         move_partitions(cursor, CONSUMER, topic, topic_id, offsets, ends)
-    log.info("%d versions of members came after the cut of a generation that has boards as new", count)
+    log.info("%d versions of topic %s came after the cut of a generation whose rows they may change", count, topic)
     return count
 
 
@@ -147,30 +147,30 @@ def _gone(
     return gone
 
 
-def _versions(messages: Iterable[Message], table: Topic, topic_id: str, ends: Offsets) -> Iterator[LateMember]:
+def _versions(messages: Iterable[Message], table: Topic, topic_id: str, ends: Offsets) -> Iterator[LateVersion]:
     for message in messages:
         key, partition, offset = message.key(), message.partition(), message.offset()
-        member_id = record_id(key)
-        if offset >= ends[partition] or member_id is None:
+        table_key = record_id(key)
+        if offset >= ends[partition] or table_key is None:
             continue
         value = message.value()
         accepted = accepted_time(message) if value is None else None
         at = accepted_version(table, value, record_time(message), accepted)
         if at is not None:
-            yield LateMember(topic_id, partition, offset, member_id, at)
+            yield LateVersion(topic_id, partition, offset, table_key, at)
 
 
-def _save(settings: Settings, late: Sequence[LateMember]) -> int:
+def _save(settings: Settings, late: Sequence[LateVersion]) -> int:
     """Save the versions; returns the number of new ones."""
     if not late:
         return 0
     with connect(settings.database, "batch", CONSUMER) as connection, connection.cursor() as cursor:
         # sorted: searches at the same time must not deadlock on each other's rows
-        execute_values(cursor, query("insert_late_member", cursor), sorted(late), page_size=len(late))
+        execute_values(cursor, query("insert_late_versions", cursor), sorted(late), page_size=len(late))
         return int(cursor.rowcount)
 
 
-def _request_checks(cursor: Cursor, found: Sequence[LateMember]) -> None:
+def _request_checks(cursor: Cursor, found: Sequence[LateVersion]) -> None:
     cursor.execute(query("request_checks", cursor), {
         "partitions": [one.partition for one in found], "last_offsets": [one.offset for one in found],
         "oldest": [one.version_at for one in found],
@@ -196,18 +196,18 @@ class SpeedLayerLag:
 
 
 def catch_up(settings: Settings) -> SpeedLayerLag:
-    """Find late members, and wait up to a minute for the speed layer, so that both have marked published days.
+    """Find late versions, and wait up to a minute for the speed layer, so that both have marked published days.
 
     Raises BrokerUnavailable, TopicChanged, DatabaseUnavailable.
     """
-    find_late_members(settings)
+    find_late_versions(settings)
     return wait_until_caught_up(settings, CATCH_UP_S)
 
 
 def wait_until_caught_up(settings: Settings, timeout_s: float = 300) -> SpeedLayerLag:
     """Wait until both queries have processed the records that were in their topics at the call, at most `timeout_s`.
 
-    A speed layer that is down does not stop a rebuild, which reads raw only: `is_caught_up` is then false, and boards
+    A speed layer that is down does not stop a rebuild, which reads raw only: `is_caught_up` is then false, and rows
     that it did not serve are counted as missing. Raises BrokerUnavailable, DatabaseUnavailable.
     """
     deadline = time.monotonic() + timeout_s
@@ -217,21 +217,20 @@ def wait_until_caught_up(settings: Settings, timeout_s: float = 300) -> SpeedLay
         offsets.topic_id(settings.pipeline.output.name),
     )
     # high watermarks: records after an open transaction were accepted too, and no consumer can read them yet
-    boards = offsets.high_watermarks(settings.pipeline.stream.name)
+    stream_ends = offsets.high_watermarks(settings.pipeline.stream.name)
     has_said = False
     while True:
-        join_lag = _behind(boards, taken_offsets(settings, "join", stream_id))
+        join_lag = _behind(stream_ends, taken_offsets(settings, "join", stream_id))
         # read after the join's ledger, which advances after the acknowledgements: records sent until then are counted
-        details = offsets.high_watermarks(settings.pipeline.output.name)
-        serve_lag = _behind(details, taken_offsets(settings, "serve", output_id))
+        output_ends = offsets.high_watermarks(settings.pipeline.output.name)
+        serve_lag = _behind(output_ends, taken_offsets(settings, "serve", output_id))
         if join_lag == 0 and serve_lag == 0:
             return SpeedLayerLag(True, 0, 0)
         if time.monotonic() > deadline:
-            log.warning("the speed layer is %d boards and %d details behind; going on without it", join_lag, serve_lag)
+            log.warning("join is %d records behind, serve %d; going on without the speed layer", join_lag, serve_lag)
             return SpeedLayerLag(False, join_lag, serve_lag)
         if not has_said:
-            log.info("the speed layer is %d boards and %d details behind; waiting up to %g s", join_lag, serve_lag,
-                     timeout_s)  # fmt: skip
+            log.info("join is %d records behind, serve %d; waiting up to %g s", join_lag, serve_lag, timeout_s)
             has_said = True
         time.sleep(POLL_S)
 

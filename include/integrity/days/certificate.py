@@ -119,13 +119,13 @@ def certify(
     """Count the terms of the published day, save them as its certificate, and return it.
 
     The day is certified if all of these are true: the balance adds up; no gateway's store is missing, holds events or
-    lost any; no difference is unexplained; every board that the system of record or the stream has is in raw; rows that
+    lost any; no difference is unexplained; every key that the system of record or the stream has is in raw; rows that
     a failover of the database lost are written back; no record accepted before the call reached the day after its
-    build. For the last one, the members' topic is searched and the stream has caught up, so both have marked the day. A
+    build. For the last one, the table's topic is searched and the stream has caught up, so both have marked the day. A
     later record makes the certified day dirty.
 
     Can run twice: the new certificate replaces the earlier one, and the day's status follows it. Blocks on every
-    gateway, up to a minute on a stream that is behind, and while the members' topic and the day's rows are read; the
+    gateway, up to a minute on a stream that is behind, and while the table's topic and the day's rows are read; the
     stream waits only while the certificate is saved. Raises DayNotOver; NothingBuilt if the day is not published;
     BalanceBroken if the terms do not add up or the rows differ from
     those built; DayChanged, GatewayUnavailable, BrokerUnavailable, TopicChanged and DatabaseUnavailable, which are

@@ -8,7 +8,7 @@ row has the coordinates of its record, so the rows that were served later are kn
 
 Some differences are not explained by the raw records. Only a person may publish these, and only what they saw. A topic
 that lost records unnoticed makes rows vanish or come back: either readers see a row that the build lacks, and raw has
-no record that deleted, moved or broke the board; or the build has a board again that PostgreSQL knows as deleted or
+no record that deleted, moved or broke it; or the build has a row again that PostgreSQL knows as deleted or
 moved, and raw lost the record of that.
 """
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 Position = Mapping[str, Mapping[str, int]]  # topic id → partition → next offset
 
 CONSUMER = "serve"
-LOOKED_FOR = 1_000  # absent boards searched on other days; more than that have not moved
+LOOKED_FOR = 1_000  # absent keys searched on other days; more than that have not moved
 # Together with the table's columns, these may differ between two rows of one version of the stream's record.
 APART = (*COORDINATES, "generation_id", "day", "replayed", "finality", "shown_since")
 
@@ -71,8 +71,8 @@ def save_verified(cursor: Cursor, generation_id: int, shown_id: Shown) -> None:
 
 def insert_corrections(cursor: Cursor, day: Day, generation_id: int) -> None:
     """Insert one row per key of `changed_key` whose row changes if the generation is published."""
-    cursor.execute(query("select_absent_boards", cursor), {"day": day.date, "limit": LOOKED_FOR + 1})
-    absent = [board for (board,) in cursor.fetchall()]
+    cursor.execute(query("select_absent_keys", cursor), {"day": day.date, "limit": LOOKED_FOR + 1})
+    absent = [key for (key,) in cursor.fetchall()]
     elsewhere = shown_elsewhere(cursor, day.date, absent) if len(absent) <= LOOKED_FOR else set()
     cursor.execute(query("insert_corrections", cursor), {
         "generation_id": generation_id, "day": day.date, "apart": [*pipeline_of(cursor).table_columns, *APART],
@@ -97,7 +97,7 @@ def require_verified(cursor: Cursor, day: Day, generation_id: int, shown_id: Sho
 
 
 def compare_served_since(cursor: Cursor, day: Day, generation_id: int, shown_id: Shown, verified: Verified) -> None:
-    """Compare again the boards that were served, or became pending, since.
+    """Compare again the keys that were served, or became pending, since.
 
     The caller keeps the speed layer from writing into the day.
     """
@@ -186,7 +186,7 @@ def require_accepted(cursor: Cursor, day: Day, generation_id: int, approved: See
             f"{found.vanishing} rows that readers see are not in the build, or come back after they were deleted or "
             "moved, and raw does not say why; look at them (`diff`), and if that is right publish by hand with "
             "--accept-vanishing and the reason",
-            day=day, generation=generation_id, boards=list(found.samples),
+            day=day, generation=generation_id, keys=list(found.samples),
         )  # fmt: skip
 
 
@@ -209,7 +209,7 @@ class Generation:
 
     @property
     def is_balanced(self) -> bool:
-        """True if every distinct board in raw is a row, pending or rejected."""
+        """True if every distinct key in raw is a row, pending or rejected."""
         return self.raw_distinct == self.row_count + self.pending_count + self.rejected_count
 
 
@@ -229,13 +229,13 @@ class Report:
 
 @dataclass(frozen=True)
 class Sample:
-    """One difference: the columns that change, before and after; None if the board has no row.
+    """One difference: the columns that change, before and after; None if the key has no row.
 
     Texts are truncated, and values of personal columns are hidden.
     """
 
     correction: str
-    board_id: int
+    key: int
     before: Mapping[str, Any] | None
     after: Mapping[str, Any] | None
 
@@ -253,7 +253,7 @@ def verify(settings: Settings, day: Day, run_id: str | None = None) -> Report:
 
     A published generation is not compared again; its saved corrections are returned. Only a compared generation can be
     published: it records what it was compared with (`verified`). Blocks on PostgreSQL. Raises NothingBuilt;
-    BalanceBroken if the build lost a board of the day; DatabaseUnavailable, also if another session verifies or
+    BalanceBroken if the build lost a record of the day; DatabaseUnavailable, also if another session verifies or
     publishes the generation at the same time.
     """
     with connect(settings.database, "batch", "verify") as connection, connection.cursor() as cursor:

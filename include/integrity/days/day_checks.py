@@ -1,8 +1,8 @@
-"""Finds published days with boards that moved to another day, or with authors whose versions came late.
+"""Finds published days with keys that moved to another day, or with rows that a late version of the table concerns.
 
 A day is checked each time its pointer moves or its marks are cleared: that transaction inserts the day into
-`unchecked_day`, so the next night does a check that was missed. Days with such boards are marked dirty. A superfluous
-mark costs one rebuild, which clears it; nothing would detect a missing one.
+`unchecked_day`, so the next night does a check that was missed. Such days are marked dirty. A superfluous mark costs
+one rebuild, which clears it; nothing would detect a missing one.
 """
 
 import datetime as dt
@@ -50,7 +50,7 @@ def check_after_move(settings: Settings, day: dt.date) -> None:
 
 
 def check_day(settings: Settings, day: dt.date) -> None:
-    """Mark the day dirty if boards left it, and check it if it is in `unchecked_day`. Raises DatabaseUnavailable."""
+    """Mark the day dirty if keys left it, and check it if it is in `unchecked_day`. Raises DatabaseUnavailable."""
     mark_left_days(settings, day)
     check_days(settings, day)
 
@@ -58,7 +58,7 @@ def check_day(settings: Settings, day: dt.date) -> None:
 def check_days(settings: Settings, day: dt.date | None = None) -> None:
     """Check the days in `unchecked_day`, or only the given one if it is among them.
 
-    A day whose pointer moved is compared with the published days that may show its boards: only its neighbours, if ids
+    A day whose pointer moved is compared with the published days that may show its keys: only its neighbours, if keys
     grow with time. A day that late versions may concern is compared with these versions only, because an old version
     concerns all days since. At most 16 tables of days are locked at a time. Raises DatabaseUnavailable.
     """
@@ -72,7 +72,7 @@ def check_days(settings: Settings, day: dt.date | None = None) -> None:
 
 
 def mark_left_days(settings: Settings, day: dt.date | None = None) -> None:
-    """Mark published days, or the given one, whose boards have a newer version of another day in the speed layer.
+    """Mark published days, or the given one, whose keys have a newer version of another day in the speed layer.
 
     Raises DatabaseUnavailable.
     """
@@ -80,7 +80,7 @@ def mark_left_days(settings: Settings, day: dt.date | None = None) -> None:
         cursor.execute(query("select_days_left", cursor), {"day": day})
         found = {}
         for shown in a_few_at_a_time(cursor, _shown(cursor, [left for (left,) in cursor.fetchall()])):
-            found[shown.day] = _count(cursor, query("count_left_boards", cursor), shown._asdict())
+            found[shown.day] = _count(cursor, query("count_left_keys", cursor), shown._asdict())
         mark_days_dirty(cursor, f"moved {pipeline_of(cursor).stream.name}", found)
 
 
@@ -94,7 +94,7 @@ def _check(cursor: Cursor, requests: Mapping[dt.date, int], has_moved: bool = Fa
     days = _shown(cursor, [*requests])
     late = {}
     for shown in a_few_at_a_time(cursor, days):
-        late[shown.day] = _count(cursor, query("count_late_members", cursor), shown._asdict())
+        late[shown.day] = _count(cursor, query("count_rows_with_late_version", cursor), shown._asdict())
     mark_days_dirty(cursor, f"late {pipeline_of(cursor).table.name}", late)
     for shown in days if has_moved else ():
         _compare(cursor, shown)
@@ -102,13 +102,13 @@ def _check(cursor: Cursor, requests: Mapping[dt.date, int], has_moved: bool = Fa
 
 
 def _compare(cursor: Cursor, shown: _Shown) -> None:
-    cursor.execute(query("select_days_sharing_boards", cursor), shown._asdict())
+    cursor.execute(query("select_days_sharing_keys", cursor), shown._asdict())
     others = _shown(cursor, [day for (day,) in cursor.fetchall()])
     found = dict.fromkeys((shown.day, *(other.day for other in others)), 0)
     for other in a_few_at_a_time(cursor, others):
         for older, newer in ((other, shown), (shown, other)):
             if _goes_beyond(newer.stream_ends, older.stream_ends):
-                found[older.day] += _count(cursor, query("count_moved_boards", cursor), older._asdict() | {
+                found[older.day] += _count(cursor, query("count_moved_keys", cursor), older._asdict() | {
                     "newer_day": newer.day, "newer_id": newer.generation_id})  # fmt: skip
     mark_days_dirty(cursor, f"moved {pipeline_of(cursor).stream.name}", found)
 

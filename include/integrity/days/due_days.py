@@ -135,7 +135,7 @@ def _archived_since(batches: int, missing_until: dt.datetime | None, settings: S
 def dirty_days(settings: Settings) -> list[DirtyDay]:
     """Return the published days that records reached afterwards, newest first.
 
-    First marks published days whose boards moved to another day, and checks the days in `unchecked_day`. Blocks for
+    First marks published days whose keys moved to another day, and checks the days in `unchecked_day`. Blocks for
     seconds if the speed layer holds many rows, and for minutes if many days are to be checked; raises
     DatabaseUnavailable.
     """

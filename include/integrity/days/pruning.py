@@ -168,7 +168,7 @@ def take_out_of_cuts(settings: Settings, topic: str, topic_id: str) -> list[Day]
     A topic that was deleted and created again begins at offset 0, so cuts of the old one are void. A row does not have
     the id of its topic. For the stream's topic, rows that a cut covers are therefore moved away first, the topic is
     removed from the cut, and all rows get coordinates that no cut covers. From then on only versions decide whether a
-    generation knows a row, a deletion or a moved board.
+    generation knows a row, a deletion or a moved key.
 
     For the stream's topic, also marks all rows of the speed layer as rows of a former topic: nothing may be served from
     the new topic before. After an interruption, another call continues. Raises DayBusy, DatabaseUnavailable.

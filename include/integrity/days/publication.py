@@ -322,7 +322,7 @@ def _require_kept(cursor: Cursor, shows: DayShows, day: Day, target: Shown) -> N
 
 
 def _require_whole(cursor: Cursor, day: Day, target: Shown) -> None:
-    """Raise BalanceBroken for a generation that lost a board: no command may show it. UndoRefused without a table."""
+    """Raise BalanceBroken for a generation that lost a record: no command may show it. UndoRefused without a table."""
     cursor.execute(query("select_broken_balance", cursor), {"generation_id": target})
     row = cursor.fetchone()
     if row is not None:

@@ -19,7 +19,7 @@ from include.database import sessions as connections
 from include.database.forgotten import ForgottenStore
 from include.database.named import PipelineConnection
 from include.integrity.days import publication
-from include.integrity.days.catch_up import find_late_members
+from include.integrity.days.catch_up import find_late_versions
 from include.integrity.days.comparison import verify
 from include.integrity.days.due_days import dirty_days
 from include.integrity.days.pruning import collect_orphans, prune, take_out_of_cuts
@@ -121,7 +121,7 @@ class System:
             rows(s, "INSERT INTO unchecked_day (day) VALUES (%s) ON CONFLICT DO NOTHING", (day.date,))
             rows(s, "INSERT INTO dirty_day (day, cause, count) SELECT %s, unnest(%s), 1 ON CONFLICT DO NOTHING",
                  (day.date, list(CAUSES)))  # fmt: skip
-        if "late members" in actions:
+        if "late versions" in actions:
             morning = rfc3339(NOON - dt.timedelta(days=9))
             produce(s, [("member", 7, member(7, modifiedAt=morning))] * 3)
 
@@ -174,7 +174,7 @@ class System:
             "prune": lambda: prune(s, self.day),
             "collect": lambda: collect_orphans(s),
             "check days": lambda: dirty_days(s),
-            "late members": lambda: find_late_members(s),
+            "late versions": lambda: find_late_versions(s),
             "certify": lambda: certify_alone(s, self.day),
             "forget key": self.forget_key,
             "topic made again": lambda: take_out_of_cuts(s, "member", f"topic {self.offset}"),
@@ -228,7 +228,7 @@ def at_once(system, *names):
 
 
 NAMES = ("serve", "save pending", "mark sent", "forget superseded", "publish", "undo", "prune", "collect",
-         "check days", "late members", "certify", "forget key", "topic made again")  # fmt: skip
+         "check days", "late versions", "certify", "forget key", "topic made again")  # fmt: skip
 LARGE = {"serve", "publish"}  # these write most tables
 
 

@@ -16,7 +16,7 @@ from include.database.driver_lease import DriverLease
 from include.database.forgotten import ForgottenStore
 from include.database.named import PipelineConnection
 from include.database.offset_ledger import Move, OffsetLedger
-from include.integrity.days.catch_up import find_late_members
+from include.integrity.days.catch_up import find_late_versions
 from include.integrity.days.pruning import collect_orphans, cover, prune, take_out_of_cuts
 from include.integrity.days.publication import redo, undo
 from spark_jobs.recheck import RecheckStore, RejectedRecord
@@ -116,7 +116,7 @@ def test_every_transaction_takes_its_locks_in_one_order(settings, taken):
         cover(settings, DAY)
         certify_alone(settings, DAY)
         produce(settings, [("member", 7, member(7, modifiedAt=rfc3339(NOON - dt.timedelta(hours=3))))])
-        find_late_members(settings)
+        find_late_versions(settings)
         undo(settings, DAY, "r")
         redo(settings, DAY, "r")
         rows(settings, "UPDATE detail_covered SET covered_at = covered_at - interval '30 days'")
@@ -127,7 +127,7 @@ def test_every_transaction_takes_its_locks_in_one_order(settings, taken):
         collect_orphans(settings)
         repair(settings)
     several = [transaction for transaction in taken if len(transaction) > 1]
-    assert ["unchecked_day", "offset_ledger"] in several  # the search for late members
+    assert ["unchecked_day", "offset_ledger"] in several  # the search for late versions
     assert {one for transaction in several for one in transaction} == set(ORDER)
     for transaction in several:
         assert transaction == sorted(transaction, key=ORDER.index), several

@@ -47,7 +47,7 @@ def test_unexplained_differences_above_the_limit_need_a_person(settings):
 
     assert request.is_needed
     assert (request.unexplained.count, request.unexplained.vanishing) == (1, 0)
-    assert [(sample.correction, sample.board_id) for sample in request.differences.samples] == [("unexplained", 1)]
+    assert [(sample.correction, sample.key) for sample in request.differences.samples] == [("unexplained", 1)]
     assert not request_approval(limited(settings, 1), DAY, "r").is_needed
 
 

@@ -20,7 +20,7 @@ from include.database.named import query
 from include.database.sessions import connect
 from include.gateway.client import GatewayUnavailable
 from include.integrity.days import certificate as certificate_module
-from include.integrity.days.catch_up import LateMember
+from include.integrity.days.catch_up import LateVersion
 from include.integrity.days.certificate import DayChanged
 from include.integrity.days.comparison import verify
 from include.integrity.days.day_checks import request_check
@@ -99,7 +99,7 @@ def test_every_terms_query_counts_it_again(postgres, settings, tmp_path):
         assert [name for name, *_ in stored(settings)] == [term.name for term in certificate.terms]
         for name, value, statement in stored(settings):
             if name == "behind":
-                continue  # it asks a broker: test_late_members
+                continue  # it asks a broker: test_late_versions
             assert counted_again(settings, statement) == value, name
 
 
@@ -236,9 +236,9 @@ def board_that_left(settings, store):
 
 def late_version(settings, store):
     """A version of the member that the boards did not take; the check that would say so was not made."""
-    late = LateMember("members", 0, 5, 7, NOON - dt.timedelta(hours=1))
+    late = LateVersion("members", 0, 5, 7, NOON - dt.timedelta(hours=1))
     with connect(settings.database, "batch", "test") as connection, connection.cursor() as cursor:
-        execute_values(cursor, query("insert_late_member", PIPELINE), [late])
+        execute_values(cursor, query("insert_late_versions", PIPELINE), [late])
         request_check(cursor, DAY.date)
 
 

@@ -80,7 +80,7 @@ class TestDiff:
         answer = json.loads(text)
         assert code == DONE
         assert answer["report"]["corrections"] == {"member_version_changed": 1, "missing": 1}
-        assert [(one["correction"], one["board_id"]) for one in answer["samples"]] == [
+        assert [(one["correction"], one["key"]) for one in answer["samples"]] == [
             ("member_version_changed", 1),
             ("missing", 3),
         ]

@@ -98,7 +98,7 @@ def test_a_build_without_rows_that_readers_see_is_published_by_a_person_only(set
     exclude(settings, generation, "deleted", 3, 3)
     verify(settings, DAY, "r")
     for automatic in (True, False):
-        with pytest.raises(RowsWouldVanish, match=r"^1 rows .*--accept-vanishing.*boards=\[2\]"):
+        with pytest.raises(RowsWouldVanish, match=r"^1 rows .*--accept-vanishing.*keys=\[2\]"):
             publish(settings, DAY, "r", automatic=automatic)
         assert set(shown(settings)) == {1, 2, 3}
     assert publish(settings, DAY, "r", reason="a test", accept_vanishing=True).generation_id == generation
@@ -305,7 +305,7 @@ class TestDiff:
         before = shown(settings)
         found = diff(settings, DAY, "r", per_class=3)
         assert found.report.corrections == {"member_version_changed": 8}
-        assert [(one.board_id, one.before, one.after) for one in found.samples] == [
+        assert [(one.key, one.before, one.after) for one in found.samples] == [
             (n, {"nickname": "저녁", "table_offset": 0}, {"nickname": "아침", "table_offset": 4}) for n in (1, 2, 3)
         ]
         assert shown(settings) == before

@@ -130,7 +130,7 @@ def test_a_row_that_began_to_be_seen_after_verify_does_not_vanish_in_silence(set
     generation = build(settings, [row(1, 0)], cut=9, run_id="r")
     verify(settings, DAY, "r")
     serve(store, [row(2, 3)])
-    with pytest.raises(RowsWouldVanish, match=r"boards=\[2\]"):
+    with pytest.raises(RowsWouldVanish, match=r"keys=\[2\]"):
         publish(settings, DAY, "r")
     assert shown(settings) == [(2, "v3", "live")]
     publish(settings, DAY, "r", reason="a test", accept_vanishing=True)

@@ -4,7 +4,7 @@ import pytest
 
 from include.contracts.errors import TopicChanged
 from include.database.offset_ledger import OffsetLedger
-from include.integrity.days.catch_up import find_late_members
+from include.integrity.days.catch_up import find_late_versions
 from include.kafka.offsets import OffsetReader
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.speed.positions import position_of
@@ -96,10 +96,10 @@ def test_a_query_does_not_begin_at_offsets_of_another_topic(archive, changes_aft
 
 
 @pytest.mark.timeout(300)
-def test_late_members_are_not_noted_under_the_id_of_another_topic(archive, changes_after):
+def test_late_versions_are_not_noted_under_the_id_of_another_topic(archive, changes_after):
     rebuild(archive)
     archive.send([a_member(7, hours=-11)])
     changes_after("ends", TABLE)
     with pytest.raises(TopicChanged, match=f"topic={TABLE}"):
-        find_late_members(archive.settings)
+        find_late_versions(archive.settings)
     assert rows(archive.settings, "SELECT topic_id FROM late_version", role="batch") == []

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from include.contracts.clock import rfc3339
 from include.contracts.errors import DatabaseUnavailable
-from include.integrity.days.catch_up import CONSUMER, find_late_members, wait_until_caught_up
+from include.integrity.days.catch_up import CONSUMER, find_late_versions, wait_until_caught_up
 from include.integrity.days.certificate import certify
 from include.integrity.days.due_days import DirtyDay, dirty_days
 from include.integrity.days.publication import redo, undo
@@ -33,7 +33,7 @@ IN_TRANSACTION = "SELECT state FROM pg_stat_activity WHERE application_name = %s
 @pytest.fixture
 def settings(kafka, postgres, tmp_path):
     """A published day: a board of member 7 at noon, one of member 8; the members' cut is the topic's end."""
-    made = with_topics(kafka, postgres, "late_members", tmp_path)
+    made = with_topics(kafka, postgres, "late_versions", tmp_path)
     build(made, [row(1, 1), row(2, 2, member_id=8)], cut=9, run_id="r")
     cut_members(made, "generation")
     publish(made, DAY, "r")
@@ -53,24 +53,24 @@ def send(settings, member_id, at, **fields):
 
 
 def test_a_version_that_came_late_marks_the_days_of_its_boards_once(settings):
-    find_late_members(settings)  # the place is known from now on
+    find_late_versions(settings)  # the place is known from now on
     send(settings, 7, MORNING, nickname="아침")
     send(settings, 99, MORNING)  # has no board
-    assert find_late_members(settings) == 2
+    assert find_late_versions(settings) == 2
     assert dirty_days(settings) == [DirtyDay(DAY.date, {"late member": 1}, None)]
-    assert find_late_members(settings) == 0
+    assert find_late_versions(settings) == 0
     assert dirty_days(settings) == [DirtyDay(DAY.date, {"late member": 1}, None)]
 
 
 def test_what_came_between_the_cut_and_the_first_look_is_found(settings):
     send(settings, 7, MORNING)
-    assert find_late_members(settings) == 1
+    assert find_late_versions(settings) == 1
     assert dirty_days(settings) == [DirtyDay(DAY.date, {"late member": 1}, None)]
 
 
 def test_a_late_deletion_marks_too(settings):
     produce(settings, [("member", 8, None)], accepted_at=MORNING)
-    assert find_late_members(settings) == 1
+    assert find_late_versions(settings) == 1
     assert dirty_days(settings) == [DirtyDay(DAY.date, {"late member": 1}, None)]
 
 
@@ -78,30 +78,30 @@ def test_versions_in_time_newer_than_the_boards_or_broken_mark_nothing(settings)
     send(settings, 7, NOW)
     send(settings, 7, EVENING)
     produce(settings, [("member", 7, b"{nonsense"), ("member", "x", member(7, modifiedAt=MORNING))])
-    assert find_late_members(settings) == 0
+    assert find_late_versions(settings) == 0
     assert dirty_days(settings) == []
 
 
 def test_a_version_or_deletion_dated_ahead_marks_nothing(settings):
-    find_late_members(settings)
+    find_late_versions(settings)
     sent = dt.datetime.now(dt.UTC)
     within, ahead = (rfc3339(sent + dt.timedelta(minutes=minutes)) for minutes in (4, 6))
     rows(settings, "UPDATE generation SET newest_version_at = %s", (sent + dt.timedelta(days=1),))
     send(settings, 7, ahead)
     produce(settings, [("member", 8, None)], accepted_at=ahead)
-    assert find_late_members(settings) == 0
+    assert find_late_versions(settings) == 0
     send(settings, 7, within)
     produce(settings, [("member", 8, None)], accepted_at=within)
-    assert find_late_members(settings) == 2
+    assert find_late_versions(settings) == 2
 
 
 def test_a_version_below_the_cut_is_in_the_day_already(settings):
     send(settings, 7, MORNING)
-    assert find_late_members(settings) == 1
+    assert find_late_versions(settings) == 1
     for table in ("generation", "day_publication"):  # as a rebuild up to the present end leaves them
         cut_members(settings, table)
     rows(settings, "UPDATE offset_ledger SET next_offset = 0 WHERE consumer = 'late_version'")
-    assert find_late_members(settings) == 0
+    assert find_late_versions(settings) == 0
     assert rows(settings, "SELECT count(*) FROM late_version") == [(0,)]
     assert dirty_days(settings) == []
 
@@ -117,7 +117,7 @@ def test_no_transaction_is_open_while_the_topic_is_read(settings, monkeypatch):
 
     monkeypatch.setattr(TopicTail, "iter_to", sampled)
     send(settings, 7, MORNING)
-    assert find_late_members(settings) == 1
+    assert find_late_versions(settings) == 1
     assert opened == []
     assert dirty_days(settings) == LATE
 
@@ -127,9 +127,9 @@ def test_a_search_that_ends_before_its_place_moved_is_made_up_for(settings, monk
     with monkeypatch.context() as patched:
         patched.setattr("include.integrity.days.catch_up.move_partitions", refuse)
         with pytest.raises(DatabaseUnavailable):
-            find_late_members(settings)
+            find_late_versions(settings)
     assert dirty_days(settings) == []
-    find_late_members(settings)
+    find_late_versions(settings)
     assert dirty_days(settings) == LATE
 
 
@@ -138,8 +138,8 @@ def refuse(*_):
 
 
 def test_without_a_published_day_nothing_is_read(kafka, postgres, tmp_path):
-    made = with_topics(kafka, postgres, "late_members", tmp_path)
-    assert find_late_members(made) == 0
+    made = with_topics(kafka, postgres, "late_versions", tmp_path)
+    assert find_late_versions(made) == 0
     assert rows(made, "SELECT count(*) FROM offset_ledger") == [(0,)]
 
 
@@ -147,11 +147,11 @@ def test_several_search_at_once(settings):
     for number in range(20):
         send(settings, 7, MORNING, nickname=f"v{number}")
     with ThreadPoolExecutor(4) as pool:
-        for search in [pool.submit(find_late_members, settings) for _ in range(8)]:
+        for search in [pool.submit(find_late_versions, settings) for _ in range(8)]:
             search.result(60)
     assert dirty_days(settings) == LATE
     assert rows(settings, "SELECT count(*) FROM late_version") == [(20,)]
-    assert find_late_members(settings) == 0
+    assert find_late_versions(settings) == 0
 
 
 class TestCertifying:
@@ -188,7 +188,7 @@ def caught_up_certificate(settings):
 
 
 def catch_up_at_once(settings):
-    find_late_members(settings)
+    find_late_versions(settings)
     return wait_until_caught_up(settings, 0)
 
 
@@ -204,10 +204,10 @@ class TestADayThatMoves:
         return settings
 
     def test_that_was_undone_when_the_record_was_read_is_dirty_when_it_is_redone(self, settings):
-        find_late_members(settings)
+        find_late_versions(settings)
         undo(settings, DAY, "test")
         send(settings, 7, MORNING)
-        assert find_late_members(settings) == 1
+        assert find_late_versions(settings) == 1
         assert dirty_days(settings) == []
         redo(settings, DAY, "test")
         assert dirty_days(settings) == LATE
@@ -216,7 +216,7 @@ class TestADayThatMoves:
         build(settings, [row(1, 1), row(2, 2, member_id=8), row(4, 4)], cut=12, run_id="later")
         cut_members(settings, "generation", "WHERE run_id = 'later'")
         send(settings, 7, MORNING)
-        assert find_late_members(settings) == 1
+        assert find_late_versions(settings) == 1
         assert dirty_days(settings) == LATE
         publish(settings, DAY, "later")  # clears the marks
         assert dirty_days(settings) == [DirtyDay(DAY.date, {"late member": 2}, None)]
@@ -226,7 +226,7 @@ class TestADayThatMoves:
         build(settings, [row(5, 5, day=day.date)], cut=9, run_id="first", day=day)
         cut_members(settings, "generation", "WHERE run_id = 'first'")
         send(settings, 7, MORNING)
-        assert find_late_members(settings) == 1
+        assert find_late_versions(settings) == 1
         assert dirty_days(settings) == LATE
         rows(settings, "DELETE FROM dirty_day")
         publish(settings, day, "first")
@@ -236,7 +236,7 @@ class TestADayThatMoves:
         build(settings, [row(1, 1), row(2, 2, member_id=8)], cut=9, run_id="same")
         cut_members(settings, "generation", "WHERE run_id = 'same'")
         send(settings, 7, MORNING)
-        assert find_late_members(settings) == 1
+        assert find_late_versions(settings) == 1
         assert publish(settings, DAY, "same").was_identical
         assert dirty_days(settings) == LATE
 
@@ -247,7 +247,7 @@ def test_a_version_newer_than_the_last_publication_is_late_for_a_board_that_is_n
     cut_members(settings, "generation", "WHERE run_id = 'ahead'")
     publish(settings, DAY, "ahead")
     send(settings, 7, rfc3339(ahead - dt.timedelta(minutes=1)))
-    assert find_late_members(settings) == 1
+    assert find_late_versions(settings) == 1
     assert dirty_days(settings) == LATE
 
 
@@ -255,22 +255,22 @@ def test_a_partition_that_the_cut_does_not_have_was_read_from_its_start(settings
     rows(settings, """UPDATE generation SET cut = '{"board": {"0": 9}, "member": {}}'""")
     rows(settings, """UPDATE day_publication SET cut = '{"board": {"0": 9}, "member": {}}'""")
     send(settings, 7, MORNING)
-    assert find_late_members(settings) >= 1
+    assert find_late_versions(settings) >= 1
     assert [(one.day, list(one.causes)) for one in dirty_days(settings)] == [(DAY.date, ["late member"])]
 
 
 def test_records_that_are_gone_are_named_with_their_days_and_the_rest_is_read(settings, caplog):
-    find_late_members(settings)
+    find_late_versions(settings)
     send(settings, 7, MORNING)
     cut_short(settings)
     send(settings, 8, MORNING)
-    assert find_late_members(settings) == 1
+    assert find_late_versions(settings) == 1
     assert dirty_days(settings) == [DirtyDay(DAY.date, {"late member": 1, "unread member": 1}, None)]
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert "member" in line
     assert str(DAY) in line
     caplog.clear()
-    find_late_members(settings)
+    find_late_versions(settings)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
