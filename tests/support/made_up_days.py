@@ -146,6 +146,7 @@ def _whole(settings: Settings, day: Day) -> Day:
     publish(settings, day, "manual__2026-11-20T01:10:00", made_by="jun, reprocess_days manual__2026-11-20T01:10:00",
             reason="late members of the import")  # fmt: skip
     certify_alone(settings, day)
+    sql(settings, "DELETE FROM gateway_store")  # of the gateway that was not asked
     with connect(settings.database, "pipeline_owner") as connection, connection.cursor() as cursor:
         cursor.execute(
             "UPDATE generation_excluded SET reason = '/memberId: missing' WHERE generation_id = %s", (again,)

@@ -23,7 +23,7 @@ from include.integrity.days.comparison import Sample
 from include.integrity.days.day_pointer import Author
 from include.integrity.days.day_status import DayStatus
 from include.integrity.days.due_days import Window
-from include.integrity.days.gateways import Unsent
+from include.integrity.days.gateways import MissingStore, Unsent
 from include.integrity.days.publication import PublicationRow
 from include.integrity.pages.app import LANGUAGE_COOKIE, Sources, create_app, navigation
 from include.integrity.pages.day_page import Changed, DayPage, Difference, GenerationRow, LeftOut
@@ -307,6 +307,14 @@ class TestState:
         for said in ("critical", "day &lt;b&gt; is held", "since 2026-11-21 03:00 UTC", "runbook undo"):
             assert said in text
 
+    @pytest.mark.parametrize(("count", "are_below"), [(0, False), (1, False), (2, True), (9, True)])
+    def test_several_open_alerts_are_below_the_other_cards(self, count, are_below):
+        alerts = [Finding("day_held", "critical", f"day {day} is held", "undo", str(day), NOW) for day in range(count)]
+        text = page(state=dataclasses.replace(WELL, alerts=alerts)).get("/board_detail/state").text
+
+        assert text.count("<div") == text.count("</div>") == 1
+        assert (text.index("</div>") < text.index('id="state-alerts"')) == are_below
+
 
 class TestLanguage:
     @pytest.mark.parametrize(
@@ -360,6 +368,13 @@ class TestFind:
                      "e-&lt;7&gt;", "&lt;i&gt;", "phone: (hidden)", "Not searched: Kafka."):  # fmt: skip
             assert said in text
         assert "kafka.internal" not in text
+
+    def test_names_a_store_that_is_missing_with_its_address(self):
+        store = MissingStore(STORE, "http://gateway:18080", NOW, 0, 0, 0)
+        found = dataclasses.replace(self.FOUND, unknown=[f"{store}, is missing"])
+        text = client(None, find=lambda *_: found).get("/board_detail/find?q=7").text
+
+        assert f"Not searched: store {STORE} of http://gateway:18080, which last answered 2026-11-21 03:00:00" in text
 
     @pytest.mark.parametrize(
         ("asked", "key", "event_id"),
