@@ -38,6 +38,16 @@ def test_the_image_installs_as_the_local_stack_does():
     assert "--require-hashes --no-deps --only-binary :all: -r /build/requirements-audit.lock" in tools
 
 
+def test_a_build_that_gets_no_jars_prints_the_reason(tmp_path):
+    """The layer with the log is not kept."""
+    (fetch,) = [run for stage in read_stages() for run in stage.runs if "stack.jars fetch" in run]
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "jars.log").write_text("PKIX path building failed\n")
+    command = re.sub(r"--mount=\S+ ", "", fetch).replace("python -m stack.jars", "false").replace("/opt", str(tmp_path))
+    built = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (built.returncode, built.stdout) == (1, "PKIX path building failed\n")
+
+
 def test_the_image_lists_its_packages_and_jars_with_their_licences(tmp_path):
     """Run the Dockerfile's commands on this environment, which has packages of developers too."""
     (run,) = [run for stage in read_stages() for run in stage.runs if "cyclonedx-py" in run]
