@@ -5,7 +5,7 @@
 UPDATE pending_record SET sent_at = NULL WHERE sent_at IS NOT NULL
 
 -- name: set_aside_pending
--- Places in the topic that was deleted: records of the one made again have the same. Their details get these coordinates.
+-- Coordinates that no record of the topic that was made again has. Their output records get the same.
 UPDATE pending_record
    SET topic = topic || '@' || %(from_topic_id)s, partition = -1 - partition, "offset" = ordered_offset("offset", NULL)
  WHERE topic = %(topic)s
