@@ -2,6 +2,7 @@
 
 It starts an Airflow of its own with ninety made-up days, which takes a minute or two. With `--url` it takes pictures of
 a running stack instead: `--day` and `--find` then name a day and a record of it, and the password is the one in `.env`.
+The pages name a language in Korean letters, which need a font of this machine, such as Debian's fonts-nanum.
 """
 
 import argparse
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 IMAGES = ROOT / "docs" / "images"
 USER = "operator"
-SIZE = {"width": 1360, "height": 860}
+SIZE = {"width": 1360, "height": 960}
 LARGEST_BYTES = 200_000
 
 
