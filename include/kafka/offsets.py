@@ -3,11 +3,11 @@
 import datetime as dt
 from collections.abc import Mapping
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from include.contracts.clock import epoch_ms, instant_of
-from include.contracts.errors import ContractMismatch, TopicChanged
+from include.contracts.errors import BrokerUnavailable, ContractMismatch, TopicChanged
 from include.contracts.offsets import OffsetRange, Offsets
 from include.kafka.access import broker_errors, client_settings
 from include.runtime.kafka_connection import KafkaConnection
@@ -121,4 +121,8 @@ class OffsetReader:
         wanted = {TopicPartition(topic, partition): spec for partition in self.partitions(topic)}
         with broker_errors(self._admin, self.kafka, "Describe", topic):
             futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._timeout_s)
-            return {partition.partition: future.result() for partition, future in futures.items()}
+            found = {partition.partition: future.result() for partition, future in futures.items()}
+        # librdkafka gives no error, and this offset, for partitions whose leader is gone before it answers
+        if unknown := [partition for partition, info in found.items() if info.offset == OFFSET_INVALID]:
+            raise BrokerUnavailable("", topic=topic, partitions=unknown, reason="their leader did not answer")
+        return found
