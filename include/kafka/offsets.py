@@ -1,7 +1,8 @@
 """Looks up offsets and ids of topics, without Spark."""
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
@@ -25,14 +26,27 @@ class OffsetReader:
         self._timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
         self._admin = AdminClient(client_settings(kafka))
 
+    @contextmanager
+    def _asking(self, topic: str) -> Iterator[None]:
+        """Raise `broker_error` for an error of the client. The next call has a new client if Kafka did not answer.
+
+        A client of librdkafka that lost all brokers, and has nothing to send, may not find them again.
+        """
+        try:
+            with broker_errors(self._admin, self.kafka, "Describe", topic):
+                yield
+        except BrokerUnavailable:
+            self._admin = AdminClient(client_settings(self.kafka))
+            raise
+
     def cluster_id(self) -> str:
         """Return the id of the cluster."""
-        with broker_errors(self._admin, self.kafka, "Describe", "the cluster"):
+        with self._asking("the cluster"):
             return str(self._admin.list_topics(timeout=self._timeout_s).cluster_id)
 
     def topic_id(self, topic: str) -> str:
         """Return the topic's id. A topic that is deleted and recreated has a new one."""
-        with broker_errors(self._admin, self.kafka, "Describe", topic):
+        with self._asking(topic):
             asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_s)
             return str(asked[topic].result().topic_id)
 
@@ -48,7 +62,7 @@ class OffsetReader:
 
     def partitions(self, topic: str) -> list[int]:
         """Return the topic's partitions. Raises ContractMismatch if the topic does not exist."""
-        with broker_errors(self._admin, self.kafka, "Describe", topic):
+        with self._asking(topic):
             found = self._admin.list_topics(topic, timeout=self._timeout_s).topics[topic]
             if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise KafkaException(found.error)
@@ -119,7 +133,7 @@ class OffsetReader:
         self, topic: str, spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     ) -> dict[int, ListOffsetsResultInfo]:
         wanted = {TopicPartition(topic, partition): spec for partition in self.partitions(topic)}
-        with broker_errors(self._admin, self.kafka, "Describe", topic):
+        with self._asking(topic):
             futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._timeout_s)
             found = {partition.partition: future.result() for partition, future in futures.items()}
         # librdkafka gives no error, and this offset, for partitions whose leader is gone before it answers

@@ -4,7 +4,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ListOffsetsResultInfo
 
 from include.contracts.errors import BrokerUnavailable
@@ -53,3 +53,14 @@ def test_a_leader_that_does_not_answer_is_no_offset(call, monkeypatch):
     reader = reader_of({0: OFFSET_INVALID, 1: 3, 2: OFFSET_INVALID}, monkeypatch)
     with pytest.raises(BrokerUnavailable, match=r"topic=member, partitions=\[0, 2\]"):
         getattr(reader, call)("member")
+
+
+def test_a_client_that_does_not_find_the_brokers_again_is_replaced(monkeypatch):
+    def lost(*_: object, **__: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, "Failed to get metadata"))
+
+    reader = reader_of({0: 7}, monkeypatch)
+    monkeypatch.setattr(reader._admin, "list_topics", lost)
+    with pytest.raises(BrokerUnavailable, match="Failed to get metadata"):
+        reader.ends("member")
+    assert reader.ends("member") == {0: 7}
