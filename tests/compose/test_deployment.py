@@ -42,6 +42,7 @@ KILLED = [
     ("stream",),
     AIRFLOW,
 ]
+LOG = Layout.of().logs / "compose-test.log"
 LATER = "later"
 ADDED, ADDED_TO = "A line of a later version.\n", "docs/runbooks/README.md"
 
@@ -50,6 +51,7 @@ ADDED, ADDED_TO = "A line of a later version.\n", "docs/runbooks/README.md"
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """The deployment, built and started; its logs are kept in .state/logs, and nothing of it is left behind."""
     require_engine()
+    LOG.unlink(missing_ok=True)
     project = Project(tmp_path_factory.mktemp("compose") / ".env")
     try:
         with told("build"):
@@ -61,10 +63,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
             project.wait_until_healthy()
         yield project
     finally:
-        log = Layout.of().logs / "compose-test.log"
-        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            log.write_text(project.compose("logs", "--no-color", "--timestamps"))
+            keep_logs(project)
         finally:
             project.remove()
 
@@ -183,6 +183,7 @@ def test_an_update_replaces_the_containers_and_loses_nothing(
     earlier = Warehouse(settings).count(0, site.key(0))
     with Sender(settings, site) as sender:
         sender.wait_for_more(20)
+        keep_logs(project)
         project.tree, project.tag = later_tree(tmp_path), LATER
         with told("update"):
             project.compose("up", "--build", "--detach")
@@ -199,6 +200,7 @@ def test_an_update_replaces_the_containers_and_loses_nothing(
 
 def test_the_end_leaves_no_container_and_no_network_and_keeps_the_data(project: Project) -> None:
     volumes = {*json.loads(project.compose("config", "--format", "json"))["volumes"]}
+    keep_logs(project)
     project.compose("down")
     assert project.containers() == {}
     assert project.left("network") == []
@@ -206,6 +208,13 @@ def test_the_end_leaves_no_container_and_no_network_and_keeps_the_data(project: 
     assert named == {f"{project.name}_{volume}" for volume in volumes}
     project.compose("down", "--volumes")
     assert [name for name in project.left("volume") if name in named] == []
+
+
+def keep_logs(project: Project) -> None:
+    """Append the logs of the containers that are there, which are about to be removed."""
+    LOG.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with LOG.open("a") as log:
+        log.write(project.compose("logs", "--no-color", "--timestamps"))
 
 
 def yesterday(settings: Settings) -> Day:
