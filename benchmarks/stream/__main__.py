@@ -15,12 +15,12 @@ from benchmarks.stream.latency import latency
 from benchmarks.stream.parts import Bench, bench
 from benchmarks.stream.peers import ensure_jars
 from benchmarks.stream.serving import both, serve
-from benchmarks.stream.table import table
+from benchmarks.stream.table import standby, table
 from demo import records
 
 _BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {
     "cold": cold, "steady": steady, "serve": serve, "both": both, "latency": latency, "table": table,
-    "exactly_once": exactly_once,
+    "standby": standby, "exactly_once": exactly_once,
 }  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import Settings
 from stack.layout import PROJECT_ROOT, Layout
+from stack.machine import unused
 from tests.servers import DEFAULTS, KafkaServer, PostgresTestServer, kafka_server, postgres_server, wait_until
 from tests.support.pipeline import environment, migrated, rows
 
@@ -175,6 +176,11 @@ class Bench:
             "ours", [sys.executable, "spark_jobs/stream.py", "--take-over", *arguments], self.variables(**more)
         ) as started:
             yield started
+
+    def ours_standing_by(self) -> AbstractContextManager[Application]:
+        """Run a second driver beside the one that leads, with a port of its own."""
+        variables = self.variables(STREAM_METRICS_PORT=str(*unused(1)))
+        return self._started("ours standing by", [sys.executable, "spark_jobs/stream.py"], variables)
 
     @contextlib.contextmanager
     def kafka_streams(self, guarantee: str = "at_least_once") -> Iterator[Application]:

@@ -17,6 +17,8 @@ _WARM_UP_S = 15.0
 _SECONDS = 30.0
 _STORED_S = 35.0  # Kafka Streams commits each 30 s, and stores the offsets of its state with that
 _SESSION_S = 50.0  # after which the group of Kafka Streams no longer waits for the instance that ended
+_READY_STANDBY_S = 20.0
+_READY_REPLICA_S = 45.0  # its replica has all members, and a partition has moved to it
 _WITHIN_S = 8.0
 _WITHIN_LARGE_S = 15.0
 _LARGE = 5_000_000
@@ -66,6 +68,43 @@ def table(bench: Bench, rounds: int) -> Report:
              median_ratio(found["first, ours"], found["first, Kafka Streams"]), at_most=_FIRST_FACTOR),
         Goal("anonymous memory of the driver's processes, GB", memory / 1e9, at_most=_ANONYMOUS_BYTES / 1e9),
     )  # fmt: skip
+    return report
+
+
+def standby(bench: Bench, rounds: int) -> Report:
+    """Measure from SIGKILL of the leader to the last of 100 boards that are sent then; another instance stands by.
+
+    Kafka Streams has one standby replica and its default time-out of a session, 45 s.
+    """
+    report = Report("standby")
+    bench.begin(MEMBER.name, BOARD.name)
+    bench.fill(MEMBER.name)
+    found: dict[str, list[float]] = {}
+
+    def measure(name: str, leader: Application, other: Application, warm_s: float) -> None:
+        time.sleep(warm_s)
+        before = bench.joined()
+        into_topic(bench.kafka.bootstrap_servers, bench.members, _BOARDS, 1.0, None)
+        time_until(_BOARDS, lambda: bench.joined() - before, time.monotonic(), leader, other)
+        killed_at = time.monotonic()
+        leader.kill()
+        into_topic(bench.kafka.bootstrap_servers, bench.members, _BOARDS, 1.0, None)
+        timing = time_until(_BOARDS, lambda: bench.joined() - before - _BOARDS, killed_at, other)
+        found.setdefault(name, []).append(timing.last_s)
+        report.add(timing.row(f"{name} {len(found[name])}", "boards", other.cpu_s()))
+
+    for number in range(rounds):
+        with bench.ours() as leader:
+            bench.wait_until_running(leader)
+            with bench.ours_standing_by() as other:
+                measure("ours", leader, other, _READY_STANDBY_S)
+        name, states = f"standby-{number}", [bench.folder / f"standby-{number}-{each}" for each in "ab"]
+        with bench.kafka_streams_of(name, states[0], standbys=1) as leader:
+            bench.wait_until_loaded(leader)
+            with bench.kafka_streams_of(name, states[1], standbys=1) as other:
+                measure("Kafka Streams", leader, other, _READY_REPLICA_S)
+    report.judge(Goal("seconds, ours / Kafka Streams, median of the pairs",
+                      median_ratio(found["ours"], found["Kafka Streams"]), at_most=1.0))  # fmt: skip
     return report
 
 
