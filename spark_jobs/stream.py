@@ -35,12 +35,15 @@ def main(query: str | None, take_over: bool) -> int:
     decide first. The supervisor starts the driver again in each case; a superseded driver is then a standby.
     """
     from include.runtime.settings import Settings
-    from spark_jobs.speed.driver import QUERIES, Driver
+    from spark_jobs.connectors.session import begin_jvm
 
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         settings = Settings.from_environment()
+        begin_jvm(settings.spark, settings.stream.driver_memory)
+        from spark_jobs.speed.driver import QUERIES, Driver  # a second, in which the JVM starts
+
         driver = Driver(settings, settings.pipeline, [each for each in QUERIES if query in (None, each)], stop)
         driver.run(take_over)
     except PipelineError:

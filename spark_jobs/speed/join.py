@@ -597,7 +597,10 @@ class JoinQuery(StreamQuery):
             lambda part: join.process(join.decoded(read(part)), part, STEP, progress),
             lambda rejected, end: join.reject(rejected, end, progress),
         )
-        if self._begin(isolation, most):  # otherwise the first batch warms it up
+        first = self._begin(isolation, most)
+        if first.count:
+            keys.begin(first)
+        else:  # otherwise the first batch warms it up
             join.warm_up(self._nothing(session))
 
         def process(frame: DataFrame, range_: OffsetRange, batch: int) -> None:

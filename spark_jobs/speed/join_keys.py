@@ -5,6 +5,7 @@ records once more here, where the consumer fetches those of the next batch while
 """
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Annotated
 
 import msgspec
@@ -27,6 +28,8 @@ class JoinKeys:
 
     def __init__(self, tail: TopicTail, definition: Definition) -> None:
         self._tail = tail
+        self._executor = ThreadPoolExecutor(1, "join-keys")
+        self._begun: tuple[OffsetRange, Future[Keys]] | None = None
         self._topic = definition.stream
         self._column = definition.stream.field(definition.join_field).column
         name = definition.stream.field(definition.join_field).name
@@ -34,11 +37,23 @@ class JoinKeys:
         self._decode = msgspec.json.Decoder(value).decode
         self.bytes = 0  # of keys and values in the range that was read last
 
+    def begin(self, range_: OffsetRange) -> None:
+        """Read a range in a thread, of which `of` is called later."""
+        self._begun = range_, self._executor.submit(self._read, range_)
+
     def of(self, range_: OffsetRange) -> Keys:
         """Return the keys that valid records of the range name, ascending and unique. Raises as `RangeReader.iter_to`.
 
         There may be keys of records that are rejected, too.
         """
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            wait([begun[1]])
+            if begun[0] == range_:
+                return begun[1].result()
+        return self._read(range_)
+
+    def _read(self, range_: OffsetRange) -> Keys:
         start = {partition: range_.start.get(partition, 0) for partition in range_.end}
         if self._tail.position != start:
             self._tail.begin(start)
@@ -68,4 +83,5 @@ class JoinKeys:
 
     def close(self) -> None:
         """Close the consumer."""
+        self._executor.shutdown()
         self._tail.close()

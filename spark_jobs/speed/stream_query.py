@@ -207,13 +207,15 @@ class StreamQuery(ABC):
 
         return self._isolation(self.name, take, reject_step)
 
-    def _begin(self, isolation: Isolation[OffsetRange], most: int) -> bool:
-        """Take the records that made earlier drivers fail, if there are any. Returns True if no record is left."""
-        batch = first_batch(self._start, self._retry(lambda: self._context.offset_reader.ends(self._topic)), most)
-        taken = isolation.begin(batch)
+    def _begin(self, isolation: Isolation[OffsetRange], most: int) -> OffsetRange:
+        """Take the records that made earlier drivers fail, if there are any. Returns the range of the first batch."""
+        taken = isolation.begin(self._first_batch(most))
         if taken is not None:
             self._start = taken.end
-        return self._context.offset_reader.ends(self._topic) == self._start
+        return self._first_batch(most)
+
+    def _first_batch(self, most: int) -> OffsetRange:
+        return first_batch(self._start, self._retry(lambda: self._context.offset_reader.ends(self._topic)), most)
 
     def _topic_stream(self, session: SparkSession, most: int) -> DataFrame:
         """Return the topic as a stream of batches of up to `most` records."""

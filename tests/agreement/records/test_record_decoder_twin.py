@@ -75,6 +75,9 @@ class Message:
 
     record: RawRecord
 
+    def __len__(self):
+        return len(self.key() or b"") + len(self.value() or b"")
+
     def partition(self):
         return self.record.partition
 

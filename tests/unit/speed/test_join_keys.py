@@ -1,7 +1,11 @@
 """The keys of a batch: those of each valid record, and none that the table cannot hold."""
 
+from contextlib import closing
+
 import pytest
 
+from include.contracts.errors import BrokerUnavailable
+from include.contracts.offsets import OffsetRange
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from spark_jobs.decoding.reference import read_record
 from spark_jobs.speed.join_keys import JoinKeys
@@ -35,3 +39,46 @@ def test_a_valid_record_that_takes_the_slow_path_has_its_key():
     value = encoded(board(1, memberId=6)).replace(b'"memberId": 6', b'"memberId": "x", "memberId": 6')
     assert read_record(Message(RawRecord("board", 0, 0, "1", value)), PIPELINE.stream).values["member_id_"] == 6
     assert keys_of(value) == [6]
+
+
+class Tail:
+    """A topic of which each board names the member with the number of its offset; the first reads may fail."""
+
+    def __init__(self, failures=0):
+        self.failures = failures
+        self.position = {}
+        self.reads = []
+
+    def begin(self, offsets):
+        self.position = dict(offsets)
+
+    def iter_to(self, ends):
+        self.reads.append(ends)
+        if len(self.reads) <= self.failures:
+            raise BrokerUnavailable("not now")
+        yield [Message(RawRecord("board", 0, at, "1", encoded(board(1, memberId=at))))
+               for at in range(self.position[0], ends[0])]  # fmt: skip
+        self.position = dict(ends)
+
+    def close(self):
+        pass
+
+
+FIRST, NEXT = OffsetRange({0: 2}, {0: 5}), OffsetRange({0: 2}, {0: 6})
+
+
+@pytest.mark.parametrize(("wanted", "reads"), [(FIRST, [{0: 5}]), (NEXT, [{0: 5}, {0: 6}])])
+def test_a_range_that_was_begun_is_read_once_and_another_one_by_itself(wanted, reads):
+    tail = Tail()
+    with closing(JoinKeys(tail, PIPELINE)) as keys:
+        keys.begin(FIRST)
+        assert keys.of(wanted).tolist() == [*range(2, wanted.end[0])]
+    assert tail.reads == reads
+
+
+def test_a_failure_of_a_range_that_was_begun_is_raised_once():
+    with closing(JoinKeys(Tail(failures=1), PIPELINE)) as keys:
+        keys.begin(FIRST)
+        with pytest.raises(BrokerUnavailable, match="not now"):
+            keys.of(FIRST)
+        assert keys.of(FIRST).tolist() == [2, 3, 4]
