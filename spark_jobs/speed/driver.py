@@ -146,6 +146,7 @@ class Driver:
             self._closing.append(query.close)
             query.preload()
         presence = Presence(self._settings.stream.checkpoint_dir, self._lease.driver_id)
+        self._closing.append(presence.close)  # and so held until then
         while True:
             self._loop.tick(math.inf)
             after = None if take_over else self._wait_for_turn()

@@ -68,7 +68,7 @@ def _is_silent(query: str, holder: Holder, seen: dict[str, tuple[Holder, float]]
 
 
 class Presence:
-    """This driver's lock, in the folder of the checkpoints."""
+    """This driver's lock, in the folder of the checkpoints, from `announce` to `close` or the end of the process."""
 
     def __init__(self, folder: Path, driver_id: str) -> None:
         self._file = _file_of(folder, driver_id)
@@ -84,6 +84,11 @@ class Presence:
                 other.unlink(missing_ok=True)
         self._held = self._file.open("wb")
         fcntl.flock(self._held, fcntl.LOCK_EX)
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._held is not None:
+            self._held.close()
 
 
 def is_gone(folder: Path, driver_id: str) -> bool:

@@ -38,9 +38,12 @@ def leader(settings):
 
 @pytest.fixture
 def variables(kafka, postgres, settings, tmp_path):
+    return with_port({**os.environ, **environment(kafka, postgres, "takeover", tmp_path), "PYTHONPATH": str(ROOT)})
+
+
+def with_port(variables):
     (port,) = unused(1)
-    return {**os.environ, **environment(kafka, postgres, "takeover", tmp_path), "PYTHONPATH": str(ROOT),
-            "STREAM_METRICS_PORT": str(port)}  # fmt: skip
+    return {**variables, "STREAM_METRICS_PORT": str(port)}
 
 
 def start(variables, log, *arguments):
@@ -107,3 +110,25 @@ def test_a_driver_stands_by_and_takes_over_from_one_that_lets_go(leader, setting
     finally:
         standby.kill()
         standby.wait()
+
+
+@pytest.mark.timeout(240)
+def test_a_driver_stands_by_beside_one_that_runs_and_leads_when_that_is_killed(settings, variables, tmp_path):
+    logs = [tmp_path / f"{number}.log" for number in range(2)]
+    beside = with_port(variables)
+    running = [start(variables, logs[0])]
+    try:
+        wait_until(lambda: health(variables) is None, 120, f"it leads, see {logs[0]}")
+        ((epoch, driver_id),) = rows(settings, LEASE)
+        running.append(start(beside, logs[1]))
+        standing_by = f"starting: standing by: driver {driver_id} on "
+        wait_until(lambda: str(health(beside)).startswith(standing_by), 60, f"it stands by, see {logs[1]}")
+        assert rows(settings, LEASE) == [(epoch, driver_id)]
+        assert health(variables) is None
+        running[0].kill()
+        wait_until(lambda: health(beside) is None, 120, f"the other one leads, see {logs[1]}")
+        assert rows(settings, LEASE)[0][0] == epoch + 1
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
