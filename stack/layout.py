@@ -165,7 +165,7 @@ def exclusive(layout: Layout) -> Iterator[None]:
     The kernel releases the lock when the process ends, also after a crash.
     """
     layout.state.mkdir(parents=True, exist_ok=True)
-    with (layout.state / "stack.layout").open("w") as file:
+    with (layout.state / "stack.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:

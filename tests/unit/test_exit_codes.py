@@ -72,6 +72,7 @@ def exit_code_of(command, monkeypatch):
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("include.runtime.command.die_with_parent", lambda: None)
     monkeypatch.setattr("include.runtime.command._end_at_once", sys.exit)
+    monkeypatch.setattr("spark_jobs.connectors.session.begin_jvm", lambda *_: None)
     if command in COMMANDS:
         return main([*command.split(), *COMMANDS[command]])
     with pytest.raises(SystemExit) as ended:

@@ -13,6 +13,7 @@ from include.contracts.errors import MISCONFIGURED, ContractMismatch
 from include.database.migrate import migrate
 from include.database.schema_check import newest_revision, require_schema
 from include.runtime.settings import Settings
+from stack.machine import unused
 from tests.support.catalogue import catalogue
 from tests.support.clone import version_in
 from tests.support.database import database_environment
@@ -104,7 +105,9 @@ AFTER_KAFKA = {"gateway reconcile"}  # see tests/integration/gateway/test_reconc
 @pytest.mark.parametrize("command", sorted((COMMANDS.keys() | JOBS.keys()) - OF_NO_DATABASE - AFTER_KAFKA))
 def test_every_command_refuses_the_database_of_another_pipeline(databases, postgres, command, monkeypatch, caplog):
     ours = database_environment(postgres, "created")
-    for name, value in {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", "PIPELINE": "order_detail", **ours}.items():
+    others = {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", "PIPELINE": "order_detail",
+              "STREAM_METRICS_PORT": str(*unused(1))}  # fmt: skip
+    for name, value in {**others, **ours}.items():
         monkeypatch.setenv(name, value)
     assert exit_code_of(command, monkeypatch) == MISCONFIGURED
     assert f"database created {OTHER_PIPELINE}" in caplog.text

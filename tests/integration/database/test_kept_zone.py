@@ -15,6 +15,7 @@ from include.database.migrate import migrate
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.speed.driver import Driver
+from stack.machine import unused
 from tests.support.pipeline import migrated, rows
 from tests.support.serving import DAY as SEOUL
 from tests.support.serving import opened_store, row, serve
@@ -40,7 +41,9 @@ STARTS = {
 
 @pytest.fixture
 def settings(postgres, tmp_path):
-    return migrated(None, postgres, "kept_zone", tmp_path)
+    settings = migrated(None, postgres, "kept_zone", tmp_path)
+    # that of the default is in use while the stack runs
+    return dataclasses.replace(settings, stream=dataclasses.replace(settings.stream, metrics_port=unused(1)[0]))
 
 
 def test_an_analysts_session_is_in_the_zone_of_the_days(settings, postgres):

@@ -121,7 +121,7 @@ def test_down_ends_what_runs_whatever_the_settings_say(layout, service):
 @pytest.mark.parametrize("command", ["up", "down", "status", "clean"])
 def test_files_of_another_user_are_one_line_with_the_owner(layout, command):
     layout.state.chmod(0o700)
-    for path in (layout.env_file, layout.state / "stack.layout"):
+    for path in (layout.env_file, layout.state / "stack.lock"):
         path.touch()
         path.chmod(0o600 if os.geteuid() == 0 else 0)
     refused = run(layout, command, python=("-c", AS_ANOTHER))
