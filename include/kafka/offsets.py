@@ -138,5 +138,5 @@ class OffsetReader:
             found = {partition.partition: future.result() for partition, future in futures.items()}
         # librdkafka gives no error, and this offset, for partitions whose leader is gone before it answers
         if unknown := [partition for partition, info in found.items() if info.offset == OFFSET_INVALID]:
-            raise BrokerUnavailable("", topic=topic, partitions=unknown, reason="their leader did not answer")
+            raise BrokerUnavailable(topic=topic, partitions=unknown, reason="their leader did not answer")
         return found
