@@ -90,7 +90,7 @@ def _join(bench: Bench) -> Iterator[Figure]:
                 timing = time_until(bench.boards, bench.joined, application.started_at, application)
                 cpu_us[name].append(_micros(application.cpu_s(), bench.boards))
                 seconds[name].append(timing.last_s)
-                refuse_more(bench, bench.boards)
+                refuse_more(bench.joined, bench.boards)
                 if name == "ours" and number:  # the last run: it doubles the topic
                     time.sleep(_SETTLED_S)
                     _, cpu_s = bench.from_standstill(application, bench.boards, bench.joined)

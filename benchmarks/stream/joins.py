@@ -34,7 +34,7 @@ def cold(bench: Bench, rounds: int) -> Report:
         with starts[name]() as application:
             timing = time_until(bench.boards, bench.joined, application.started_at, application)
             report.add(timing.row(f"{name} {number}", "boards", application.cpu_s()))
-            refuse_more(bench, bench.boards)
+            refuse_more(bench.joined, bench.boards)
         found[name].append(timing.last_s)
     report.judge(
         Goal(
@@ -48,7 +48,7 @@ def cold(bench: Bench, rounds: int) -> Report:
 
 
 def exactly_once(bench: Bench, rounds: int) -> Report:
-    """Measure as `cold`, until a reader of committed records has the last one: both deliveries, and Kafka Streams."""
+    """Measure as `cold`, until a reader of committed records has the last one: both deliveries, and the peers."""
     report = Report("exactly_once")
     bench.begin(MEMBER.name, BOARD.name)
     bench.fill(MEMBER.name)
@@ -57,6 +57,7 @@ def exactly_once(bench: Bench, rounds: int) -> Report:
         "at least once": lambda: bench.ours("--query", "join"),
         "exactly once": lambda: bench.ours("--query", "join", STREAM_DELIVERY=EXACTLY_ONCE),
         "Kafka Streams v2": lambda: bench.kafka_streams("exactly_once_v2"),
+        "Flink RocksDB": lambda: bench.flink("rocksdb", EXACTLY_ONCE),
     }
     found: dict[str, list[float]] = {name: [] for name in starts}
     for number, name in in_turns(starts, rounds):
@@ -65,10 +66,13 @@ def exactly_once(bench: Bench, rounds: int) -> Report:
         with bench.counted() as counted, starts[name]() as application:
             timing = time_until(bench.boards, counted, application.started_at, application)
             report.add(timing.row(f"{name} {number}", "boards", application.cpu_s()))
+            refuse_more(counted, bench.boards)
         found[name].append(timing.last_s)
     report.judge(
         Goal("seconds, exactly once / Kafka Streams exactly_once_v2, median of the pairs",
              median_ratio(found["exactly once"], found["Kafka Streams v2"]), at_most=1.0),
+        Goal("seconds, exactly once / Flink exactly once, RocksDB",
+             median_ratio(found["exactly once"], found["Flink RocksDB"]), at_most=1.0),
         Goal("seconds, exactly once / at least once",
              median_ratio(found["exactly once"], found["at least once"]), at_most=1.15),
     )  # fmt: skip
@@ -96,7 +100,7 @@ def steady(bench: Bench, rounds: int) -> Report:
                 timing, cpu_s = bench.from_standstill(application, bench.boards, bench.joined)
                 rates[name].append(timing.rate)
                 report.add(timing.row(f"{name} {number}, {what}", "boards", cpu_s))
-            refuse_more(bench, 2 * bench.boards)
+            refuse_more(bench.joined, 2 * bench.boards)
     report.judge(
         Goal(
             "boards/s, ours warm / Kafka Streams preloaded, median of the pairs",
@@ -110,7 +114,7 @@ def steady(bench: Bench, rounds: int) -> Report:
     return report
 
 
-def refuse_more(bench: Bench, expected: int) -> None:
+def refuse_more(joined: Callable[[], int], expected: int) -> None:
     """Raise AssertionError if there are more records than boards: the measurement would have ended too early."""
     time.sleep(1)
-    assert bench.joined() == expected, f"{bench.joined():,} records in board-detail, not {expected:,}"
+    assert (found := joined()) == expected, f"{found:,} records in board-detail, not {expected:,}"

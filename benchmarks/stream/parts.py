@@ -27,7 +27,7 @@ from include.kafka.access import delivery_name
 from include.kafka.admin import create_topics
 from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
-from include.runtime.settings import Settings
+from include.runtime.settings import AT_LEAST_ONCE, Settings
 from stack.layout import PROJECT_ROOT, Layout
 from stack.machine import unused
 from tests.servers import DEFAULTS, KafkaServer, PostgresTestServer, kafka_server, postgres_server, wait_until
@@ -183,7 +183,7 @@ class Bench:
         return self._started("ours standing by", [sys.executable, "spark_jobs/stream.py"], variables)
 
     @contextlib.contextmanager
-    def kafka_streams(self, guarantee: str = "at_least_once") -> Iterator[Application]:
+    def kafka_streams(self, guarantee: str = AT_LEAST_ONCE) -> Iterator[Application]:
         """Run Kafka Streams with two threads and no state; its internal topics are removed afterwards."""
         name = f"join-{self._next()}"
         try:
@@ -195,16 +195,17 @@ class Bench:
                 future.result()
 
     def kafka_streams_of(
-        self, name: str, state: Path, guarantee: str = "at_least_once", standbys: int = 0
+        self, name: str, state: Path, guarantee: str = AT_LEAST_ONCE, standbys: int = 0
     ) -> AbstractContextManager[Application]:
         """Run an instance of the application `name` with two threads; its state and topics stay."""
         arguments = [self.kafka.bootstrap_servers, name, str(state), "2", str(standbys), guarantee]
         return self._started(f"Kafka Streams {state.name}", [*command(KAFKA_STREAMS, self.folder), *arguments])
 
     @contextlib.contextmanager
-    def flink(self, backend: str) -> Iterator[Application]:
+    def flink(self, backend: str, guarantee: str = AT_LEAST_ONCE) -> Iterator[Application]:
         """Run Flink with a parallelism of two, in one process."""
-        arguments = [self.kafka.bootstrap_servers, f"join-{self._next()}", str(self._state()), "2", backend]
+        name, state = f"join-{self._next()}", str(self._state())
+        arguments = [self.kafka.bootstrap_servers, name, state, "2", backend, guarantee]
         with self._started(f"Flink {backend}", [*command(FLINK, self.folder), *arguments]) as started:
             yield started
 

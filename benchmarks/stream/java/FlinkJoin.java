@@ -28,7 +28,8 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 /**
  * The join as users of Flink write it: two keyed streams, the newest member in state, boards waiting for their author.
  *
- * <p>Arguments: bootstrap servers, application id, state folder, parallelism, state backend (hashmap or rocksdb).
+ * <p>Arguments: bootstrap servers, application id, state folder, parallelism, state backend (hashmap or rocksdb),
+ * guarantee (at_least_once or exactly_once).
  */
 public final class FlinkJoin {
   @JsonIgnoreProperties(ignoreUnknown = true)
@@ -64,10 +65,14 @@ public final class FlinkJoin {
   public static void main(String[] arguments) throws Exception {
     String bootstrap = arguments[0];
     String application = arguments[1];
+    DeliveryGuarantee guarantee = DeliveryGuarantee.valueOf(arguments[5].toUpperCase());
     Configuration configuration = new Configuration();
     configuration.setString("state.backend.type", arguments[4]);
     configuration.setString("execution.checkpointing.dir", "file://" + arguments[2]);
-    configuration.setString("execution.checkpointing.interval", "10 s");
+    // readers of committed records wait for the next checkpoint
+    boolean isExactlyOnce = guarantee == DeliveryGuarantee.EXACTLY_ONCE;
+    configuration.setString("execution.checkpointing.interval", isExactlyOnce ? "1 s" : "10 s");
+    configuration.setString("execution.checkpointing.incremental", "true");
     configuration.setString("pipeline.object-reuse", "true");
     configuration.setString("taskmanager.memory.managed.size", "512m");
     configuration.setString("taskmanager.memory.network.min", "128m");
@@ -82,11 +87,13 @@ public final class FlinkJoin {
     producer.setProperty("compression.type", "snappy");
     producer.setProperty("linger.ms", "20");
     producer.setProperty("batch.size", "131072");
+    producer.setProperty("transaction.timeout.ms", "600000"); // the sink's default is above the broker's maximum
     KafkaSink<Detail> sink = KafkaSink.<Detail>builder()
         .setBootstrapServers(bootstrap)
         .setKafkaProducerConfig(producer)
         .setRecordSerializer(new ToRecord())
-        .setDeliveryGuarantee(DeliveryGuarantee.AT_LEAST_ONCE)
+        .setDeliveryGuarantee(guarantee)
+        .setTransactionalIdPrefix(application)
         .build();
 
     DataStream<Member> members = read(environment, bootstrap, application, "member", Member.class);
