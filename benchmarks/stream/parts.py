@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg2
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.peer_python import peer_python
@@ -26,6 +26,7 @@ from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER, SITE_PIPELI
 from include.kafka.access import delivery_name
 from include.kafka.admin import create_topics
 from include.kafka.offsets import OffsetReader
+from include.kafka.reader import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import AT_LEAST_ONCE, Settings
 from stack.layout import PROJECT_ROOT, Layout
@@ -115,29 +116,18 @@ class Bench:
             with contextlib.suppress(KafkaException):  # there is none yet
                 future.result()
 
-    @contextlib.contextmanager
-    def counted(self) -> Iterator[Callable[[], int]]:
-        """Yield a function that reads board-detail as far as it is committed, and returns the records so far.
+    def delivered(self) -> int:
+        """Read board-detail as a reader of committed records does, and return their number.
 
-        Transactions end in markers, which take offsets: the end of the topic does not tell the number of records.
+        Transactions end in markers, which take offsets: the end of the topic does not tell it.
         """
-        consumer, count = Consumer({"bootstrap.servers": self.kafka.bootstrap_servers, "group.id": "counted",
-                                    "isolation.level": "read_committed", "enable.auto.commit": False}), 0  # fmt: skip
-        consumer.assign([TopicPartition(BOARD_DETAIL.name, each, 0) for each in range(PARTITIONS)])
-
-        def read() -> int:
-            nonlocal count
-            while found := consumer.consume(50_000, 0.02):
-                count += sum(each.error() is None for each in found)
-            return count
-
-        try:
-            yield read
-        finally:
-            consumer.close()
+        ends = self.offsets.ends(BOARD_DETAIL.name)
+        with contextlib.closing(TopicTail(KafkaConnection(self.kafka.bootstrap_servers), BOARD_DETAIL.name)) as tail:
+            tail.begin(dict.fromkeys(ends, 0))
+            return sum(map(len, tail.iter_to(ends)))
 
     def joined(self) -> int:
-        """Return the number of records in board-detail."""
+        """Return the number of committed records in board-detail, and of markers of transactions."""
         return self.in_topic(BOARD_DETAIL.name)
 
     def served(self) -> int:
