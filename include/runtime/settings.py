@@ -263,10 +263,10 @@ class StreamSettings:
         "records per batch of *serve*")
     delivery: str = setting("STREAM_DELIVERY", kinds.choice(AT_LEAST_ONCE, EXACTLY_ONCE), AT_LEAST_ONCE,
         "of *join* to the output topic; exactly_once: one transaction for each batch", env=True)
-    max_transaction_records: int = setting("STREAM_MAX_TRANSACTION_RECORDS", _COUNT, 100_000,
+    max_transaction_records: int = setting("STREAM_MAX_TRANSACTION_RECORDS", _COUNT, 500_000,
         "records per batch of *join* with exactly_once")
-    max_transaction_bytes: int = setting("STREAM_MAX_TRANSACTION_BYTES", _COUNT, 128 << 20,
-        "bytes of the stream's records in a transaction; the driver holds the joined records meanwhile")
+    max_transaction_bytes: int = setting("STREAM_MAX_TRANSACTION_BYTES", _COUNT, 384 << 20,
+        "bytes of the stream's records in a transaction; the driver holds the joined records of two at most")
     max_batch_bytes: int = setting("STREAM_MAX_BATCH_BYTES", _COUNT, 64 << 20,
         "bytes of keys, values and headers that pass through the driver at a time; 64 MiB need about 1 GiB of heap")
 

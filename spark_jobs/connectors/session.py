@@ -123,6 +123,9 @@ STREAM_CONFIGURATION = {
     "spark.sql.codegen.hugeMethodLimit": "8000",  # the JVM does not compile larger methods, so do not generate them
     "spark.sql.autoBroadcastJoinThreshold": "-1",  # only rows that the join looked up are broadcast, on its demand
     "spark.sql.execution.arrow.localRelationThreshold": "1MB",  # larger relations are spread over all tasks
+    # joined records that pass through the driver: a tenth of the heap for them
+    "spark.sql.execution.arrow.compression.codec": "zstd",
+    "spark.sql.execution.arrow.compression.zstd.level": "1",
     "spark.sql.inMemoryColumnarStorage.compressed": "false",  # names and ids hardly compress, and trying takes a second
     # Spark's default starts a `readlink` process for each file that it renames: 60 ms per batch
     "spark.sql.streaming.checkpointFileManagerClass": (

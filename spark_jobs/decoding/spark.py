@@ -54,12 +54,6 @@ def header_text(name: str) -> Column:
     return F.get(F.col("headers")["value"], position - 1).cast("string")
 
 
-def header(name: str, value: Column) -> Column:
-    """Return a header for Spark's Kafka sink; null if the value is null."""
-    named = F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
-    return F.when(value.isNotNull(), named)
-
-
 _CARRIED = ("topic", "partition", "offset", "kafka_timestamp", "key", "value", "deleted", "replayed")
 _OF_HEADERS = ("event_id", "accepted_text", "accepted_at")
 SLOW_PATH_COLUMNS = ("topic", "partition", "offset", "key", "value", "kafka_timestamp", "event_id", "accepted_text")
@@ -319,15 +313,21 @@ def day_of(instant: Column, timezone: str) -> Column:
 
 
 def to_records(details: DataFrame, definition: Definition) -> DataFrame:
-    """Return joined rows as records of the output topic: key, value (null for a tombstone), headers.
+    """Return joined rows as records for Spark's Kafka sink: key, value (null for a tombstone), headers.
 
     Timestamps of the stream keep the text they were sent with, which the contract has checked.
     """
     return details.select(*_record_columns(definition))
 
 
+def to_record_columns(details: DataFrame, definition: Definition) -> DataFrame:
+    """Return joined rows as records: `key`, `value`, and a column with the name and the value of each header."""
+    return details.select(*_sent_columns(definition).values())
+
+
 @cache  # hundreds of calls to the JVM: without the cache they would add 0.1 s to every batch
-def _record_columns(definition: Definition) -> tuple[Column, ...]:
+def _sent_columns(definition: Definition) -> dict[str, Column]:
+    """Return the columns of a record by name, all of bytes: key, value, and the headers. Null: no value, no header."""
     sources = {c.output: c for c in definition.columns}
     fields = [
         _output_field(definition, sources[f.name]).alias(f.name)
@@ -337,31 +337,43 @@ def _record_columns(definition: Definition) -> tuple[Column, ...]:
     ]
     # a tombstone has no value, so its version is in a header; as its text, which may be of a year before in UTC
     without_text = F.when(F.col("deleted"), _rfc3339(F.col("version_at")))
-    accepted = F.coalesce(F.col("accepted_text"), without_text)
     value = F.to_json(F.struct(*fields), {"ignoreNullFields": "false"})
-    key, of = definition.stream.key_column, definition.source_header
-    headers = F.array(
-        header(h.EVENT_ID, F.col("event_id")),
-        header(h.ACCEPTED_AT, accepted),
-        header(of("stream_topic"), F.lit(definition.stream.name)),
-        header(of("stream_partition"), F.col("partition")),
-        header(of("stream_offset"), F.col("offset")),
-        header(of("table_topic"), F.when(F.col("table_offset").isNotNull(), F.lit(definition.table.name))),
-        header(of("table_partition"), F.col("table_partition")),
-        header(of("table_offset"), F.col("table_offset")),
-    )
+    of = definition.source_header
+    columns = {
+        "key": F.col(definition.stream.key_column),
+        "value": F.when(~F.col("deleted"), value),
+        h.EVENT_ID: F.col("event_id"),
+        h.ACCEPTED_AT: F.coalesce(F.col("accepted_text"), without_text),
+        of("stream_topic"): F.lit(definition.stream.name),
+        of("stream_partition"): F.col("partition"),
+        of("stream_offset"): F.col("offset"),
+        of("table_topic"): F.when(F.col("table_offset").isNotNull(), F.lit(definition.table.name)),
+        of("table_partition"): F.col("table_partition"),
+        of("table_offset"): F.col("table_offset"),
+        h.TRACEPARENT: F.col("traceparent"),
+    }
+    return {name: column.cast("string").cast("binary").alias(name) for name, column in columns.items()}
+
+
+@cache
+def _record_columns(definition: Definition) -> tuple[Column, ...]:
+    columns = _sent_columns(definition)
+    *headers, traceparent = [_header(name, columns[name]) for name in [*columns][2:]]
+    every = F.array(*headers)
     # most records have all headers but that of a trace; array_compact uses a lambda, which Spark does not compile
-    compact = F.when(_has_all_headers(accepted), headers).otherwise(F.array_compact(headers))
-    traced = F.concat(compact, F.array(header(h.TRACEPARENT, F.col("traceparent"))))
+    has_all = columns[h.EVENT_ID].isNotNull() & columns[h.ACCEPTED_AT].isNotNull() & F.col("table_offset").isNotNull()
+    compact = F.when(has_all, every).otherwise(F.array_compact(every))
+    traced = F.concat(compact, F.array(traceparent))
     return (
-        F.col(key).cast("string").cast("binary").alias("key"),
-        F.when(~F.col("deleted"), value).cast("binary").alias("value"),
+        columns["key"],
+        columns["value"],
         F.when(F.col("traceparent").isNull(), compact).otherwise(traced).alias("headers"),
     )
 
 
-def _has_all_headers(accepted: Column) -> Column:
-    return F.col("event_id").isNotNull() & accepted.isNotNull() & F.col("table_offset").isNotNull()
+def _header(name: str, value: Column) -> Column:
+    """Return a header for Spark's Kafka sink; null if the value is null."""
+    return F.when(value.isNotNull(), F.struct(F.lit(name).alias("key"), value.alias("value")))
 
 
 def _output_field(definition: Definition, column: OutputColumn) -> Column:

@@ -3,7 +3,8 @@
 Spark's sink cannot take part in a transaction: its tasks share producers, and only flush them. With
 `STREAM_DELIVERY=exactly_once` the driver collects the records of a batch and sends them in one transaction of Kafka,
 together with the offsets of the stream up to which they were made. The committed offsets of the group then say which
-batches were sent. They are read, never assumed: `open` ends the transactions of every older driver first.
+batches were sent. They are read, never assumed: `open` ends the transactions of every older driver first. A batch is
+sent in a thread, so that Spark makes the next one meanwhile.
 
 Pending records are sent in pages. A transaction commits the number of its page, which is random, as metadata of the
 offsets.
@@ -17,10 +18,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import repeat
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from pyspark.sql import DataFrame
 
@@ -32,14 +35,16 @@ from include.kafka.access import broker_error, client_settings, delivery_name
 from include.runtime.failpoints import failpoint
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.connectors.kafka import write_records
-from spark_jobs.decoding.spark import to_records
+from spark_jobs.decoding.spark import to_record_columns, to_records
 
 log = logging.getLogger(__name__)
 
 CALL_S = 30.0  # for an answer of the coordinator
 RENEWAL_S = 12 * 3600.0  # Kafka forgets offsets that were committed 7 days ago
+CLOSE_S = 10.0  # for a transaction that is open when the driver stops
 _POLL_S = 0.05
 _GRACE_S = 5.0
+_FRAMING = 20  # bytes that Kafka adds at most to a key, a value or a header
 
 
 class DeliveryInDoubt(Retryable):
@@ -73,8 +78,17 @@ class Delivery(ABC):
         """Run the Spark job that makes records of these rows. Returns those that are left for `commit`."""
 
     @abstractmethod
-    def commit(self, records: pa.Table | None, range_: OffsetRange) -> None:
-        """Send the records that were made of the stream's range, and commit that they are sent."""
+    def commit(self, records: pa.Table | None, range_: OffsetRange, then: Callable[[], None] = lambda: None) -> None:
+        """Send the records that were made of the stream's range, commit that they are sent, and call `then`.
+
+        It may return before that; `settle` waits. The one before must be settled.
+        """
+
+    def settle(self) -> None:  # noqa: B027
+        """Wait until the last `commit` is done. Raises its error."""
+
+    def check(self) -> None:  # noqa: B027
+        """Raise the error of the last `commit`, if it failed. Does not wait."""
 
     def has(self, range_: OffsetRange) -> bool:
         """True if the range is committed: a try failed after that."""
@@ -104,15 +118,16 @@ class AtLeastOnce(Delivery):
         """See `Delivery.collect`. The records are sent by then."""
         write_records(to_records(details, self._definition), self._kafka, self._definition.output.name)
 
-    def commit(self, records: pa.Table | None, range_: OffsetRange) -> None:
+    def commit(self, records: pa.Table | None, range_: OffsetRange, then: Callable[[], None] = lambda: None) -> None:
         """See `Delivery.commit`."""
+        then()
 
     def commit_page(self, records: pa.Table | None, plan: Callable[[int], object]) -> None:
         """See `Delivery.commit_page`."""
 
 
 class ExactlyOnce(Delivery):
-    """One transaction for each batch, with the offsets of the stream. Not thread-safe."""
+    """One transaction for each batch, with the offsets of the stream. Not thread-safe, except `check`."""
 
     is_exactly_once = True
 
@@ -125,6 +140,8 @@ class ExactlyOnce(Delivery):
         self._committed_at = 0.0
         self._producer: Producer | None = None
         self._group: Consumer | None = None
+        self._sending: threading.Thread | None = None
+        self._failure: BaseException | None = None
 
     def open(self, partitions: Sequence[int], topic_id: str, timeline: str) -> Committed:
         """Fence every older driver, end its transaction, and return what was committed of the topic with this id.
@@ -159,30 +176,60 @@ class ExactlyOnce(Delivery):
 
     def collect(self, details: DataFrame) -> pa.Table:
         """See `Delivery.collect`. The records pass through the driver."""
-        return to_records(details, self._definition).toArrow()
+        return to_record_columns(details, self._definition).toArrow()
 
-    def commit(self, records: pa.Table | None, range_: OffsetRange) -> None:
-        """See `Delivery.commit`. Raises DriverFenced, DeliveryInDoubt, RecordTooLarge, and of rights as `open`."""
+    def commit(self, records: pa.Table | None, range_: OffsetRange, then: Callable[[], None] = lambda: None) -> None:
+        """See `Delivery.commit`. Raises RecordTooLarge.
+
+        `settle` and `check` raise DriverFenced, DeliveryInDoubt, errors of rights as `open`, and what `then` raises.
+        """
+        self.settle()
         at = self.committed.offsets
         if any(at.get(partition, start) != start for partition, start in range_.start.items()):
             raise DeliveryInDoubt("the range does not follow the committed offsets", range=range_.at, committed=at)
-        self._send(records, replace(self.committed, offsets={**at, **range_.end}))
+        refuse_too_large(records)
+        after = replace(self.committed, offsets={**at, **range_.end})
+
+        def send() -> None:
+            try:
+                self._send(records, after)
+                then()
+            except BaseException as exc:  # noqa: BLE001  # raised by `settle` and `check`
+                self._failure = exc
+
+        self._sending = threading.Thread(target=send, name="delivery", daemon=True)
+        self._sending.start()
+
+    def settle(self) -> None:
+        """See `Delivery.settle`."""
+        if self._sending is not None:
+            self._sending.join()
+            self._sending = None
+        self.check()
+
+    def check(self) -> None:
+        """See `Delivery.check`. No later transaction follows one that failed."""
+        if self._failure is not None:
+            raise self._failure
 
     def has(self, range_: OffsetRange) -> bool:
-        """See `Delivery.has`."""
+        """See `Delivery.has`. False for a range that is being sent."""
         at = self.committed.offsets
         return range_.count > 0 and all(at.get(partition, -1) >= end for partition, end in range_.end.items())
 
     def commit_page(self, records: pa.Table | None, plan: Callable[[int], object]) -> None:
-        """See `Delivery.commit_page`. Raises as `commit`."""
+        """See `Delivery.commit_page`. Raises as `commit` and `settle`."""
+        self.settle()
+        refuse_too_large(records)
         page = secrets.randbits(62)
         plan(page)
         failpoint("transaction.planned")
         self._send(records, replace(self.committed, page=page))
 
     def renew(self) -> None:
-        """See `Delivery.renew`. Raises as `commit`."""
+        """See `Delivery.renew`. Raises as `settle`."""
         if time.monotonic() - self._committed_at > RENEWAL_S:
+            self.settle()
             self._send(None, self.committed)
 
     def _send(self, records: pa.Table | None, after: Committed) -> None:
@@ -193,15 +240,11 @@ class ExactlyOnce(Delivery):
         offsets = [TopicPartition(self._topic, *each, metadata=about) for each in after.offsets.items()]
         try:
             producer.begin_transaction()
-            try:
-                for number, record in enumerate(_records(records)):
-                    self._produce(producer, *record)
-                    if number % 10_000 == 0:
-                        failpoint("transaction.sending")
-                        producer.poll(0)
-            except RecordTooLarge:
-                producer.abort_transaction(CALL_S)
-                raise
+            for number, record in enumerate(iter_records(records)):
+                self._produce(producer, *record)
+                if number % 10_000 == 0:
+                    failpoint("transaction.sending")
+                    producer.poll(0)
             metadata = group.consumer_group_metadata()
             self._within(CALL_S, lambda: producer.send_offsets_to_transaction(offsets, metadata, CALL_S))
             failpoint("transaction.before_commit")
@@ -232,19 +275,12 @@ class ExactlyOnce(Delivery):
         if raised:
             raise raised[0]
 
-    def _produce(
-        self, producer: Producer, key: bytes, value: bytes | None, headers: list[tuple[str, bytes | None]]
-    ) -> None:
+    def _produce(self, producer: Producer, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
         while True:
             try:
                 producer.produce(self._definition.output.name, value, key, headers=headers)
             except BufferError:
                 producer.poll(_POLL_S)
-            except KafkaException as exc:
-                if exc.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
-                    raise
-                most = TRANSACTION_SETTINGS["message.max.bytes"]
-                raise RecordTooLarge(f"the joined record is larger than {most} bytes") from exc
             else:
                 return
 
@@ -259,6 +295,9 @@ class ExactlyOnce(Delivery):
 
     def close(self) -> None:
         """See `Delivery.close`. An open transaction is aborted by the next driver, or by its time-out."""
+        sending, self._sending, self._failure = self._sending, None, None
+        if sending is not None:
+            sending.join(CLOSE_S)
         group, self._group, self._producer = self._group, None, None
         if group is not None:
             group.close()
@@ -272,13 +311,24 @@ def _metadata(found: TopicPartition) -> dict[str, Any]:
     return about if isinstance(about, dict) else {}
 
 
-def _records(records: pa.Table | None) -> Iterator[tuple[bytes, bytes | None, list[tuple[str, bytes | None]]]]:
+def refuse_too_large(records: pa.Table | None) -> None:
+    """Raise RecordTooLarge if a record is larger than a request may be."""
+    most = int(str(TRANSACTION_SETTINGS["message.max.bytes"]))
+    framing = _FRAMING * len(records.schema.names) + sum(map(len, records.schema.names)) if records else 0
+    for batch in () if records is None else records.to_batches():
+        sizes = np.full(len(batch), framing)
+        for column in batch.columns:
+            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy()
+        if sizes.max(initial=0) > most:
+            raise RecordTooLarge(f"the joined record of {sizes.max()} bytes is larger than a request of {most} bytes")
+
+
+def iter_records(records: pa.Table | None) -> Iterator[tuple[bytes, bytes | None, list[tuple[str, bytes]]]]:
     """Yield key, value and headers of each record."""
     for batch in () if records is None else records.to_batches():
-        headers = batch.column("headers")
-        flat = headers.flatten()
-        pairs = list(zip(flat.field(0).to_pylist(), flat.field(1).to_pylist(), strict=True))
-        ends = (headers.offsets.to_numpy() - headers.offsets[0].as_py()).tolist()
-        keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
-        for key, value, (begin, end) in zip(keys, values, pairwise(ends), strict=True):
-            yield key, value, pairs[begin:end]
+        keys, values, *headers = (each.to_numpy(zero_copy_only=False).tolist() for each in batch.columns)
+        named = [
+            zip(repeat(name), each, strict=False) for name, each in zip(batch.schema.names[2:], headers, strict=True)
+        ]
+        for key, value, *pairs in zip(keys, values, *named, strict=True):
+            yield key, value, [pair for pair in pairs if pair[1] is not None]

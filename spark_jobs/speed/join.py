@@ -168,32 +168,38 @@ class StreamTableJoin:
             if not (is_too_large := self._is_too_large(range_)):
                 rows = self._rows_with(keys)
                 looked_up = time.monotonic()
-                self._has_uncommitted = self._delivery.is_exactly_once
                 sent = self._send(self._details(records, rows))
                 done = time.monotonic()
+                self._has_uncommitted = self._delivery.is_exactly_once
                 self._write_unsent(sent, range_, batch_id, self._left_of)
-                self._delivery.commit(sent.records, range_)
+                phases = {"refresh": refreshed - started, "lookup": looked_up - refreshed, "send": done - looked_up,
+                          "write_unsent": time.monotonic() - done}  # fmt: skip
+                self._delivery.commit(
+                    sent.records,
+                    range_,
+                    lambda: self._committed(sent.counts, range_, batch_id, phases, progress, began_ns),
+                )
                 self._has_uncommitted = False
-                saved = time.monotonic()
         if is_too_large:
             for half in range_.cut(-(-range_.count // 2)):
                 self.process(self.decoded(self._read(half)), half, STEP, progress)
             return
+
+    def _committed(
+        self, counts: dict[str, Any], range_: OffsetRange, batch_id: int, phases: dict[str, float],
+        progress: JoinProgress, began_ns: int,
+    ) -> None:  # fmt: skip
+        """Record the progress of a batch that was sent."""
+        started = time.monotonic()
         failpoint("join.before_ledger")
         progress.set_progress(range_.end)
         self._context.state.set_position(self._stream.name, range_.end)
-        phases = {
-            "refresh": refreshed - started,
-            "lookup": looked_up - refreshed,
-            "send": done - looked_up,
-            "write_unsent": saved - done,
-            "ledger": time.monotonic() - saved,
-        }
-        rows = sent.counts["sent"] + sent.counts["pending"] + sent.counts["slow_path"]
-        newest_ms = sent.counts["newest_ms"]
+        phases["ledger"] = time.monotonic() - started
+        rows = counts["sent"] + counts["pending"] + counts["slow_path"]
+        newest_ms = counts["newest_ms"]
         newest_at = None if newest_ms is None else instant_of(newest_ms * 1000)
         self._context.state.record_batch(CONSUMER, Batch(batch_id, rows, phases, newest_at))
-        self._trace(rows, sent.counts.get("traces", "").split(","), began_ns)
+        self._trace(rows, counts.get("traces", "").split(","), began_ns)
 
     def resolve_pending(self, take: Callable[[PendingBatch], object]) -> int:
         """Send one page of the pending records whose key is known by now; returns the number of records sent.
@@ -235,6 +241,7 @@ class StreamTableJoin:
     def _forget_uncommitted(self) -> None:
         """Delete the pending records of a batch that was not committed: the next try may send them with the batch."""
         if self._has_uncommitted:
+            self._delivery.settle()
             offsets = self._delivery.committed.offsets
             self._context.retry(lambda: self._context.store.delete_from(self._stream.name, offsets), CONSUMER)
             self._has_uncommitted = False
@@ -343,8 +350,10 @@ class StreamTableJoin:
         """Save rejects of records that cannot be processed, and advance the ledger past them."""
         keep_rejects(self._context, rejected)
         with self._lock:
-            self._delivery.commit(None, OffsetRange(self._delivery.committed.offsets, end))
-        progress.set_progress(end)
+            self._delivery.settle()
+            committed = self._delivery.committed.offsets
+            self._delivery.commit(None, OffsetRange(committed, end), lambda: progress.set_progress(end))
+            self._delivery.settle()
 
     def renew(self) -> None:
         """Commit the offsets again before Kafka forgets them, if the delivery has any."""
@@ -593,8 +602,13 @@ class JoinQuery(StreamQuery):
             self._recover(self._delivery)
         pending = self._pending = self._isolation("pending", join.resolve, join.reject_pending)
         self._retry(lambda: join.resume_pending(pending))
+
+        def take(part: OffsetRange) -> None:
+            join.process(join.decoded(read(part)), part, STEP, progress)
+            self._delivery.settle()
+
         isolation = self._topic_isolation(
-            lambda part: join.process(join.decoded(read(part)), part, STEP, progress),
+            take,
             lambda rejected, end: join.reject(rejected, end, progress),
         )
         first = self._begin(isolation, most)
@@ -614,14 +628,19 @@ class JoinQuery(StreamQuery):
         is_behind = any(committed.offsets.get(p, at) > at for p, at in ledger.items())
         is_restored = committed.timeline not in ("", self._timeline)
         self._retry(lambda: self._join.recover(committed, ledger, start, is_behind or is_restored))
-        delivery.commit(None, OffsetRange(committed.offsets, start))
-        self._progress.set_progress(start)
+        delivery.commit(None, OffsetRange(committed.offsets, start), lambda: self._progress.set_progress(start))
+        delivery.settle()
 
     def tick(self) -> None:
         """Advance the ledger if that failed before, and send a page of pending records."""
         self._progress.catch_up()
         self._join.resolve_pending(self._pending.take)
         super().tick()
+
+    def check(self) -> None:
+        """See `StreamQuery.check`. Raises also the error of a batch that Spark counts as done."""
+        self._delivery.check()
+        super().check()
 
     def _tick_rarely(self) -> None:
         self._table.check_topic()

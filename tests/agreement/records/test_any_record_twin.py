@@ -28,8 +28,9 @@ from spark_jobs.batch.day_rows import SOURCES, CandidateReader, decide
 from spark_jobs.decoding.arrow import RawColumns, event_ids, longs, newest_versions, table_schema
 from spark_jobs.decoding.dated_rows import DatedRows, VersionRows, of_no_day, places
 from spark_jobs.decoding.reference import plain_value, read_record, slow_path_record
-from spark_jobs.decoding.spark import RECORD, day_of, decode, to_records, valid
+from spark_jobs.decoding.spark import RECORD, day_of, decode, to_record_columns, to_records, valid
 from spark_jobs.joining import details_of_newest
+from spark_jobs.speed.delivery import iter_records
 from spark_jobs.speed.served_batch import DetailDecoder, records_schema
 from tests.fakes.events import member
 from tests.fakes.gateway import FixedClock
@@ -184,7 +185,7 @@ def test_the_join_writes_records_that_keep_the_contract_with_the_same_values(spa
             if not isinstance(row, Reject)}  # fmt: skip
     decoded = valid(decode(spark.createDataFrame(source(streams)[1]), stream, traced=True))
     details = details_of_newest(decoded, newest_of(spark, source(tables)[1], table), definition)
-    written = to_records(details.where("is_matched"), definition).toArrow().to_pylist()
+    written = records_of(details.where("is_matched"), definition)
     assert len(written) > len(read) / 2 + 50
     for number, record in enumerate(written):
         message = Message(AnyRecord(output.name, record["key"], record["value"]), number)
@@ -199,17 +200,27 @@ def test_the_join_writes_records_that_keep_the_contract_with_the_same_values(spa
 
 
 MICROSECONDS = "2024-02-29T23:59:59.123456+14:00"
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.mark.parametrize("text", ["1970-01-01T00:00:00+14:00", MICROSECONDS, None])
 def test_a_deletion_has_the_same_version_for_readers_of_the_output(spark, text):
-    headers = [] if text is None else [(h.ACCEPTED_AT, text.encode())]
+    headers = [] if text is None else [(h.ACCEPTED_AT, text.encode()), (h.TRACEPARENT, TRACE.encode())]
     sent = AnyRecord(BOARD.name, b"7", None, headers)
     decoded = decode(spark.createDataFrame(source([sent])[1]), BOARD, traced=True)
-    (written,) = to_records(joined(spark, decoded, PIPELINE), PIPELINE).toArrow().to_pylist()
+    (written,) = records_of(joined(spark, decoded, PIPELINE), PIPELINE)
     pairs = [(each["key"], each["value"]) for each in written["headers"]]
     record = AnyRecord(BOARD_DETAIL.name, written["key"], written["value"], pairs, sent.timestamp_ms + 3_600_000)
     assert read_single(Message(record, 0), BOARD_DETAIL).version_at == read_single(Message(sent, 0), BOARD).version_at
+
+
+def records_of(details, definition):
+    """Return the records that Spark's sink sends; those of a transaction are the same."""
+    written = to_records(details, definition).toArrow().to_pylist()
+    sent = iter_records(to_record_columns(details, definition).toArrow())
+    pairs = [(each["key"], each["value"], [(h["key"], h["value"]) for h in each["headers"]]) for each in written]
+    assert [*sent] == pairs
+    return written
 
 
 def times_of(topic):

@@ -22,13 +22,8 @@ from tests.servers import wait_until
 from tests.support.topic_log import TopicLog
 
 SOURCE, OUTPUT = PIPELINE.stream.name, PIPELINE.output.name
-RECORDS = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
+HEADERS = ("event-id", "accepted-at")
+RECORDS = pa.schema([(name, pa.binary()) for name in ("key", "value", *HEADERS)])
 
 
 @pytest.fixture
@@ -53,10 +48,17 @@ def opened(connection, log, timeline="1"):
     return made, found
 
 
-def records(*keys, value=b"{}", headers=()):
+def records(*keys, value=b"{}", **headers):
     """Return records with these keys, as Spark gives them."""
-    rows = [{"key": str(key).encode(), "value": value, "headers": [*headers]} for key in keys]
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    rows = [{"key": str(key).encode(), "value": value} | named for key in keys]
     return pa.Table.from_pylist(rows, RECORDS)
+
+
+def send(delivery, rows, range_):
+    """Commit, and wait until it is done."""
+    delivery.commit(rows, range_)
+    delivery.settle()
 
 
 def delivered(connection, log, is_settled=True):
@@ -85,8 +87,8 @@ def test_a_group_that_never_committed_has_nothing(connection, log):
 
 def test_records_and_offsets_are_committed_together(connection, log):
     first, _ = opened(connection, log)
-    first.commit(records(1, 2), OffsetRange({0: 0, 1: 0}, {0: 5, 1: 7}))
-    first.commit(records(3), OffsetRange({0: 5, 1: 7}, {0: 6, 1: 7}))
+    send(first, records(1, 2), OffsetRange({0: 0, 1: 0}, {0: 5, 1: 7}))
+    send(first, records(3), OffsetRange({0: 5, 1: 7}, {0: 6, 1: 7}))
     _, found = opened(connection, log)
     assert found == Committed({0: 6, 1: 7}, 0, "1")
     assert keys(connection, log) == {1: 1, 2: 1, 3: 1}
@@ -94,10 +96,9 @@ def test_records_and_offsets_are_committed_together(connection, log):
 
 def test_keys_values_tombstones_and_headers_arrive_as_they_are(connection, log):
     mine, _ = opened(connection, log)
-    headers = [{"key": "event-id", "value": b"e"}, {"key": "accepted-at", "value": "초".encode()}]
-    parts = [records(1, value=b'{"a": 1}', headers=headers), records(2, value=None), records(3, headers=headers[:1])]
-    table = pa.concat_tables(parts).combine_chunks().slice(0, 3)
-    mine.commit(pa.concat_tables([records(9).slice(1), table]), OffsetRange({}, {0: 3}))
+    first = records(1, value=b'{"a": 1}', event_id=b"e", accepted_at="초".encode())
+    parts = [records(9).slice(1), first, records(2, value=None), records(3, event_id=b"e")]
+    send(mine, pa.concat_tables(parts), OffsetRange({}, {0: 3}))
     found = {each.key(): (each.value(), each.headers()) for each in delivered(connection, log)}
     assert found == {
         b"1": (b'{"a": 1}', [("event-id", b"e"), ("accepted-at", "초".encode())]),
@@ -108,8 +109,8 @@ def test_keys_values_tombstones_and_headers_arrive_as_they_are(connection, log):
 
 def test_a_part_of_a_table_keeps_its_headers(connection, log):
     mine, _ = opened(connection, log)
-    table = pa.concat_tables([records(each, headers=[{"key": "k", "value": str(each).encode()}]) for each in range(6)])
-    mine.commit(table.combine_chunks().slice(2, 3), OffsetRange({}, {0: 3}))
+    table = pa.concat_tables([records(each, event_id=str(each).encode()) for each in range(6)])
+    send(mine, table.combine_chunks().slice(2, 3), OffsetRange({}, {0: 3}))
     assert {each.key(): each.headers()[0][1] for each in delivered(connection, log)} == {
         b"2": b"2",
         b"3": b"3",
@@ -119,7 +120,7 @@ def test_a_part_of_a_table_keeps_its_headers(connection, log):
 
 def test_a_driver_that_dies_before_the_commit_leaves_nothing(connection, log, monkeypatch):
     dies, _ = opened(connection, log)
-    dies.commit(records(1), OffsetRange({0: 0, 1: 0}, {0: 1, 1: 0}))
+    send(dies, records(1), OffsetRange({0: 0, 1: 0}, {0: 1, 1: 0}))
 
     def die(name):
         if name == "transaction.before_commit":
@@ -128,30 +129,30 @@ def test_a_driver_that_dies_before_the_commit_leaves_nothing(connection, log, mo
 
     monkeypatch.setattr(delivery, "failpoint", die)
     with pytest.raises(InterruptedError):
-        dies.commit(records(2), OffsetRange({0: 1, 1: 0}, {0: 2, 1: 0}))
+        send(dies, records(2), OffsetRange({0: 1, 1: 0}, {0: 2, 1: 0}))
     monkeypatch.undo()
     assert keys(connection, log, is_settled=False) == {1: 1}
     follows, found = opened(connection, log)
     assert found.offsets == {0: 1, 1: 0}
-    follows.commit(records(2), OffsetRange({0: 1, 1: 0}, {0: 2, 1: 0}))
+    send(follows, records(2), OffsetRange({0: 1, 1: 0}, {0: 2, 1: 0}))
     assert keys(connection, log) == {1: 1, 2: 1}
 
 
 def test_a_later_driver_fences_an_earlier_one(connection, log):
     earlier, _ = opened(connection, log)
-    earlier.commit(records(1), OffsetRange({}, {0: 1, 1: 0}))
+    send(earlier, records(1), OffsetRange({}, {0: 1, 1: 0}))
     later, found = opened(connection, log)
     assert found.offsets == {0: 1, 1: 0}
     with pytest.raises(DriverFenced) as raised:
-        earlier.commit(records(2), OffsetRange({0: 1}, {0: 2}))
+        send(earlier, records(2), OffsetRange({0: 1}, {0: 2}))
     assert raised.value.exit_code == 76
-    later.commit(records(2), OffsetRange({0: 1}, {0: 2}))
+    send(later, records(2), OffsetRange({0: 1}, {0: 2}))
     assert keys(connection, log) == {1: 1, 2: 1}
 
 
 def test_the_number_of_a_page_is_committed_with_it(connection, log):
     mine, _ = opened(connection, log)
-    mine.commit(records(1), OffsetRange({}, {0: 1, 1: 0}))
+    send(mine, records(1), OffsetRange({}, {0: 1, 1: 0}))
     planned = []
     mine.commit_page(records(5), planned.append)
     _, found = opened(connection, log)
@@ -176,7 +177,7 @@ def test_a_page_that_was_planned_only_is_not_committed(connection, log):
 def test_offsets_of_a_former_topic_are_not_used(connection, log):
     former = ExactlyOnce(connection, PIPELINE)
     former.open([0, 1], "another-id", "1")
-    former.commit(None, OffsetRange({}, {0: 5, 1: 5}))
+    send(former, None, OffsetRange({}, {0: 5, 1: 5}))
     _, found = opened(connection, log)
     assert found == Committed({})
 
@@ -192,10 +193,10 @@ def test_offsets_that_a_person_committed_are_not_used(connection, log, metadata)
 
 def test_a_range_that_does_not_follow_is_refused(connection, log):
     mine, _ = opened(connection, log)
-    mine.commit(None, OffsetRange({}, {0: 3, 1: 3}))
+    send(mine, None, OffsetRange({}, {0: 3, 1: 3}))
     for wrong in (OffsetRange({0: 2, 1: 3}, {0: 5, 1: 3}), OffsetRange({0: 4, 1: 3}, {0: 5, 1: 3})):
         with pytest.raises(DeliveryInDoubt):
-            mine.commit(records(1), wrong)
+            send(mine, records(1), wrong)
     assert not keys(connection, log)
 
 
@@ -203,7 +204,7 @@ def test_a_range_that_is_committed_is_known(connection, log):
     mine, _ = opened(connection, log)
     taken = OffsetRange({0: 0, 1: 0}, {0: 3, 1: 3})
     assert not mine.has(taken)
-    mine.commit(None, taken)
+    send(mine, None, taken)
     assert mine.has(taken)
     assert not mine.has(OffsetRange({0: 3, 1: 3}, {0: 3, 1: 4}))
     assert not mine.has(OffsetRange({0: 3, 1: 3}, {0: 3, 1: 3}))  # an empty batch is tried, not skipped
@@ -212,10 +213,60 @@ def test_a_range_that_is_committed_is_known(connection, log):
 def test_a_record_that_is_too_large_is_the_records_fault_and_leaves_no_transaction(connection, log):
     mine, _ = opened(connection, log)
     with pytest.raises(RecordTooLarge) as raised:
-        mine.commit(records(1, 2, value=b"x" * ((1 << 20) + 1)), OffsetRange({}, {0: 2, 1: 0}))
+        send(mine, records(1, 2, value=b"x" * ((1 << 20) + 1)), OffsetRange({}, {0: 2, 1: 0}))
     assert not isinstance(raised.value, PipelineError)
-    mine.commit(records(3), OffsetRange({}, {0: 2, 1: 0}))
+    send(mine, records(3), OffsetRange({}, {0: 2, 1: 0}))
     assert keys(connection, log) == {3: 1}
+
+
+def test_the_largest_record_passes(connection, log):
+    mine, _ = opened(connection, log)
+    largest = records(2, value=b"x" * ((1 << 20) - 1_200), event_id=b"e" * 1_000)
+    table = pa.concat_tables([records(0), records(1, value=None), largest])
+    send(mine, table.combine_chunks().slice(1, 2), OffsetRange({}, {0: 2, 1: 0}))
+    assert keys(connection, log) == {1: 1, 2: 1}
+    # librdkafka would refuse it in the middle of the transaction
+    too_large = records(3, value=b"x" * (1 << 20))
+    with pytest.raises(RecordTooLarge, match="record of 1048684 bytes"):
+        mine.commit(too_large, OffsetRange({0: 2, 1: 0}, {0: 3, 1: 0}))
+
+
+def test_a_batch_is_sent_in_a_thread_and_the_next_one_waits_for_it(connection, log, monkeypatch):
+    mine, _ = opened(connection, log)
+    released, done = threading.Event(), []
+    monkeypatch.setattr(delivery, "failpoint", lambda name: name == "transaction.before_commit" and released.wait(30))
+    mine.commit(records(1), OffsetRange({}, {0: 1, 1: 0}), lambda: done.append((1, keys(connection, log, False)[1])))
+    assert (mine.committed.offsets, done) == ({}, [])
+    mine.check()
+    threading.Timer(0.5, released.set).start()
+    mine.commit(records(2), OffsetRange({0: 1, 1: 0}, {0: 2, 1: 0}), lambda: done.append((2, None)))
+    assert done[0][0] == 1
+    mine.settle()
+    assert mine.committed.offsets == {0: 2, 1: 0}
+    assert [number for number, _ in done] == [1, 2]
+    assert keys(connection, log) == {1: 1, 2: 1}
+
+
+def test_no_batch_follows_one_that_failed(connection, log):
+    mine, _ = opened(connection, log)
+
+    def fail():
+        raise InterruptedError
+
+    mine.commit(records(1), OffsetRange({}, {0: 1, 1: 0}), fail)
+    for call in (mine.settle, mine.check, lambda: send(mine, records(2), OffsetRange({0: 1, 1: 0}, {0: 2, 1: 0})),
+                 lambda: mine.commit_page(records(5), print)):  # fmt: skip
+        with pytest.raises(InterruptedError):
+            call()
+    assert keys(connection, log) == {1: 1}
+
+
+def test_a_driver_that_stops_waits_for_its_transaction(connection, log, monkeypatch):
+    mine, _ = opened(connection, log)
+    monkeypatch.setattr(delivery, "failpoint", lambda name: name == "transaction.before_commit" and time.sleep(0.5))
+    mine.commit(records(1), OffsetRange({}, {0: 1, 1: 0}))
+    mine.close()
+    assert keys(connection, log) == {1: 1}
 
 
 def test_a_client_that_does_not_return_ends_in_doubt(connection, log, monkeypatch):
@@ -235,14 +286,14 @@ def test_a_client_that_does_not_return_ends_in_doubt(connection, log, monkeypatc
     mine._producer = Hangs()
     try:
         with pytest.raises(DeliveryInDoubt, match="does not return"):
-            mine.commit(records(1), OffsetRange({}, {0: 1, 1: 0}))
+            send(mine, records(1), OffsetRange({}, {0: 1, 1: 0}))
     finally:
         released.set()
 
 
 def test_offsets_are_committed_again_before_kafka_forgets_them(connection, log, monkeypatch):
     mine, _ = opened(connection, log)
-    mine.commit(records(1), OffsetRange({}, {0: 1, 1: 0}))
+    send(mine, records(1), OffsetRange({}, {0: 1, 1: 0}))
     committed_at = mine._committed_at
     mine.renew()
     assert mine._committed_at == committed_at
