@@ -256,7 +256,7 @@ class StreamSettings:
         "health, metrics", env=True, container="18081")
     serve_metrics_port: int = setting("STREAM_SERVE_METRICS_PORT", kinds.PORT, 18083,
         "the same, of *serve* alone", env=True, container="18081")
-    driver_memory: str = setting("STREAM_DRIVER_MEMORY", kinds.MEMORY, "2g", "heap of the driver", env=True)
+    driver_memory: str = setting("STREAM_DRIVER_MEMORY", kinds.MEMORY, "1g", "heap of the driver", env=True)
     join_max_batch_records: int = setting("STREAM_JOIN_MAX_BATCH_RECORDS", _COUNT, 500_000,
         "records per batch of *join*")
     serve_max_batch_records: int = setting("STREAM_SERVE_MAX_BATCH_RECORDS", _COUNT, 50_000,

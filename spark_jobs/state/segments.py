@@ -131,6 +131,7 @@ class SegmentStore:
         self._merging: Future[None] | None = None
         self._merged_at = time.monotonic()
         self._merge_s = 0.0
+        self._is_closed = False
 
     def open(self) -> None:
         """Map the segments that are whole and of this origin, and remove the other files.
@@ -213,13 +214,17 @@ class SegmentStore:
             self._segments.append(segment)
 
     def merge_behind(self, keep_erased_s: float = ERASE_S) -> None:
-        """Start a merge in the background if one is due and none is running. Raises the error of the last one."""
+        """Start the merges that are due in the background, if none is running. Raises the error of the last one."""
         if self._merging is not None:
             if not self._merging.done():
                 return
             self._wait_for_merge()
-        count = self._due(keep_erased_s)
-        self._merging = self._merger.submit(self._merge, count) if count else None
+        if self._due(keep_erased_s):
+            self._merging = self._merger.submit(self._merge_due, keep_erased_s)
+
+    def _merge_due(self, keep_erased_s: float) -> None:
+        while not self._is_closed and (count := self._due(keep_erased_s)):
+            self._merge(count)
 
     def merge(self) -> None:
         """Merge all segments into one, in the foreground."""
@@ -288,6 +293,7 @@ class SegmentStore:
 
     def close(self) -> None:
         """Wait for a running merge. The mapped files stay valid for rows that were returned."""
+        self._is_closed = True
         self._merger.shutdown(wait=True, cancel_futures=True)
 
 

@@ -144,8 +144,6 @@ class TableState:
         failpoint("table.while_loading")
         if is_first:
             self._seal()
-            self._finish_writing()
-            store.merge()
         self.is_loaded = True
         return whole.count
 

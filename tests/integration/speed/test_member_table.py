@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -13,6 +14,7 @@ from include.kafka.admin import create_topics
 from include.kafka.offsets import OffsetReader
 from include.kafka.reader import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
+from spark_jobs.state import segments
 from spark_jobs.state import table_state as module
 from spark_jobs.state.table_state import HeldFolder, NotLeading, StateNotWritten, TableState, WarmTable, unique_keys
 from tests.fakes.events import member
@@ -136,11 +138,16 @@ def test_a_topic_that_is_read_in_parts(opened, settings, ids, monkeypatch):
     monkeypatch.setattr(module, "FIRST_RECORDS", 3)
     monkeypatch.setattr(module, "SEGMENT_RECORDS", 5)
     send(settings, ids, *((n, f"v{n}", NOON) for n in range(40)))
+    released = threading.Event()
+    monkeypatch.setattr(segments, "failpoint", lambda name: name == "state.merged" and released.wait(30))
     table = opened()
     table._part = 3
-    table.load()
+    table.load()  # and does not wait for merges
     assert names(table, ids) == {n: f"v{n}" for n in range(40)}
-    assert len(list(table._folder.glob("*.arrow"))) == 1
+    assert len([*table._folder.glob("*.arrow")]) > 1
+    released.set()
+    wait_until(lambda: table.refresh() is not None and len([*table._folder.glob("*.arrow")]) == 1, 10, "all are merged")
+    assert names(table, ids) == {n: f"v{n}" for n in range(40)}
     table.close()
     assert opened().load() == 0
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +204,32 @@ def test_more_segments_than_a_merge_reads(tmp_path):
     store.merge()
     assert len(files(tmp_path)) == 1
     assert sorted(found(store, range(4))) == [0, 1, 2, 3]
+
+
+def test_one_call_starts_all_merges_that_are_due(tmp_path):
+    count = 3 * FAN_IN + 5
+    store = filled(tmp_path, *([version(number, number, number)] for number in range(count)))
+    store.merge_behind()
+    store._merging.result()
+    assert len(files(tmp_path)) == 1
+    assert sorted(found(store, range(count))) == [*range(count)]
+
+
+def test_no_merge_begins_while_the_store_closes(tmp_path, monkeypatch):
+    store = filled(tmp_path, *([version(number, number, number)] for number in range(2 * FAN_IN)))
+    began, released = threading.Event(), threading.Event()
+
+    def wait(name):
+        if name == "state.merged":
+            began.set()
+            released.wait(30)
+
+    monkeypatch.setattr(segments, "failpoint", wait)
+    store.merge_behind()
+    assert began.wait(30)
+    threading.Timer(0.3, released.set).start()
+    store.close()
+    assert len(files(tmp_path)) == FAN_IN + 1
 
 
 def test_a_file_that_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
