@@ -11,6 +11,8 @@ damaged, of another topic or of another format is removed with those after it, a
 read from the topic again.
 """
 
+import contextlib
+import ctypes
 import io
 import json
 import logging
@@ -49,6 +51,7 @@ _TRAILER = struct.Struct("<I8s")  # CRC-32 of the bytes before, magic
 _MAGIC = b"SEGMENT\n"
 _READ_BYTES = 8 << 20
 _PROGRESS_S = 10.0
+_LONG_S = 1.0
 _METADATA = b"segment"
 _FILES = "[0-9]*-[0-9]*.arrow"
 
@@ -225,6 +228,8 @@ class SegmentStore:
     def _merge_due(self, keep_erased_s: float) -> None:
         while not self._is_closed and (count := self._due(keep_erased_s)):
             self._merge(count)
+        if self._merge_s > _LONG_S:
+            release_memory()
 
     def merge(self) -> None:
         """Merge all segments into one, in the foreground."""
@@ -295,6 +300,13 @@ class SegmentStore:
         """Wait for a running merge. The mapped files stay valid for rows that were returned."""
         self._is_closed = True
         self._merger.shutdown(wait=True, cancel_futures=True)
+
+
+def release_memory() -> None:
+    """Return freed memory to the system: Arrow's pool and glibc keep hundreds of megabytes after a long read."""
+    pa.default_memory_pool().release_unused()
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def newest_of(found: Sequence[pa.RecordBatch | pa.Table], schema: pa.Schema) -> pa.Table:

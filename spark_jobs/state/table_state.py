@@ -27,7 +27,7 @@ from include.kafka.offsets import OffsetReader
 from include.kafka.reader import TopicTail
 from include.runtime.failpoints import failpoint
 from spark_jobs.decoding.arrow import RawColumns, array, table_schema
-from spark_jobs.state.segments import Keys, Origin, SegmentStore, newest_of
+from spark_jobs.state.segments import Keys, Origin, SegmentStore, newest_of, release_memory
 
 log = logging.getLogger(__name__)
 
@@ -144,6 +144,7 @@ class TableState:
         failpoint("table.while_loading")
         if is_first:
             self._seal()
+        release_memory()
         self.is_loaded = True
         return whole.count
 
