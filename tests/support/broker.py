@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -17,8 +18,10 @@ from include.kafka.admin import topic_differences
 from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import KafkaSettings
-from tests.servers import KafkaServer, wait_until
+from stack.machine import LOOPBACK, unused
+from tests.servers import KafkaServer, Listener, kafka_server, wait_until
 from tests.support.freezing import freeze
+from tests.support.proxy import Proxy, proxy_to
 
 PARTITIONS = 8
 CREATE_TIME = "CreateTime"  # of a topic that has the times of producers
@@ -178,3 +181,14 @@ class Broker:
         finally:
             consumer.close()
         return found
+
+
+@contextlib.contextmanager
+def proxied_broker(folder: Path) -> Iterator[tuple[KafkaServer, Proxy]]:
+    """A broker that listens on a second port behind a proxy, and tells the proxy's clients the proxy's address."""
+    (port,) = unused(1)
+    with (
+        proxy_to(LOOPBACK, port) as proxy,
+        kafka_server(folder, listeners=(Listener("PROXIED", port, advertised_port=proxy.port),)) as server,
+    ):
+        yield server, proxy

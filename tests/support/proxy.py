@@ -32,6 +32,11 @@ class Proxy:
         """The port on which it listens."""
         return int(self._listener.getsockname()[1])
 
+    @property
+    def address(self) -> str:
+        """The host and port on which it listens."""
+        return f"127.0.0.1:{self.port}"
+
     def fall_silent(self) -> None:
         """Stop forwarding on the connections that are open now, including their close. New connections are served."""
         with self._lock:

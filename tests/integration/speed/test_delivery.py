@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from include.contracts.errors import DriverFenced, PipelineError
 from include.contracts.offsets import OffsetRange
@@ -19,6 +19,7 @@ from include.runtime.retry import retry_transient
 from spark_jobs.speed import delivery
 from spark_jobs.speed.delivery import Committed, DeliveryInDoubt, ExactlyOnce, RecordTooLarge
 from tests.servers import wait_until
+from tests.support.broker import proxied_broker
 from tests.support.topic_log import TopicLog
 
 SOURCE, OUTPUT = PIPELINE.stream.name, PIPELINE.output.name
@@ -302,3 +303,96 @@ def test_offsets_are_committed_again_before_kafka_forgets_them(connection, log, 
     mine.renew()
     assert mine._committed_at > committed_at
     assert opened(connection, log)[1].offsets == {0: 1, 1: 0}
+
+
+@pytest.fixture(scope="module")
+def proxied(tmp_path_factory):
+    """A broker and the proxy in front of it."""
+    with proxied_broker(tmp_path_factory.mktemp("proxied")) as (kafka, proxy):
+        yield kafka, proxy
+
+
+@pytest.fixture
+def far(proxied, monkeypatch):
+    """A delivery behind the proxy that waits 3 s for a commit, `lose(call)` to make a call when only the second commit
+    is left, the connection past the proxy, and the topics."""
+    kafka, proxy = proxied
+    log, direct = TopicLog(kafka.bootstrap_servers), KafkaConnection(kafka.bootstrap_servers)
+    for topic in (SOURCE, OUTPUT):
+        log.make(topic, 2)
+    monkeypatch.setattr(delivery, "TRANSACTION_S", 3.0)
+    mine, _ = opened(KafkaConnection(proxy.address), log)
+    mine.commit(records(1), OffsetRange({}, {0: 1, 1: 0}))
+
+    def lose(call):
+        def at(name):
+            if name == "transaction.before_commit":
+                assert mine._producer.flush(10) == 0  # the records are acknowledged
+                monkeypatch.setattr(delivery, "failpoint", lambda name: None)
+                call()
+
+        monkeypatch.setattr(delivery, "failpoint", at)
+
+    yield mine, lose, direct, log
+    proxy.let_requests_go()
+    proxy.bring_answers()
+
+
+def is_committed(direct, log):
+    """True if the offsets of a second batch are committed, as another client of the group reads them."""
+    with closing(Consumer({"bootstrap.servers": direct.bootstrap_servers, "group.id": f"{PIPELINE.name}.join",
+                           "isolation.level": "read_committed"})) as consumer:  # fmt: skip
+        return consumer.committed([TopicPartition(SOURCE, 0)], 10)[0].offset == 2
+
+
+SECOND = OffsetRange({0: 1, 1: 0}, {0: 2, 1: 0})
+
+
+def test_a_commit_whose_answer_is_lost_is_found_by_the_next_driver(proxied, far):
+    mine, lose, direct, log = far
+    _, proxy = proxied
+    lose(proxy.lose_answers)
+    with pytest.raises(DeliveryInDoubt) as raised:
+        mine.commit(records(2), SECOND)
+    assert raised.value.exit_code == 75
+    follows, found = opened(direct, log)
+    assert found.offsets == SECOND.end
+    proxy.bring_answers()  # the earlier driver's client may ask again
+    follows.commit(records(3), OffsetRange(SECOND.end, {0: 3, 1: 0}))
+    assert keys(direct, log) == {1: 1, 2: 1, 3: 1}
+
+
+def test_a_commit_that_arrives_after_the_next_driver_came_commits_nothing(proxied, far):
+    mine, lose, direct, log = far
+    _, proxy = proxied
+    lose(proxy.hold_requests)
+    with pytest.raises(DeliveryInDoubt):
+        mine.commit(records(2), SECOND)
+    follows, found = opened(direct, log)
+    assert found.offsets == SECOND.start
+    proxy.let_requests_go()
+    with pytest.raises(KafkaException) as raised:
+        mine._producer.commit_transaction(30)  # goes on with the call whose time was over
+    assert raised.value.args[0].fatal()
+    follows.commit(records(2), SECOND)
+    assert keys(direct, log) == {1: 1, 2: 1}
+
+
+def test_a_connection_that_ends_before_the_answer_is_opened_again(proxied, far):
+    mine, lose, direct, log = far
+    _, proxy = proxied
+
+    def cut_when_committed():
+        wait_until(lambda: is_committed(direct, log), 30, "the commit arrived")
+        proxy.bring_answers()
+
+    def lose_the_answer():
+        proxy.lose_answers()
+        cutting.start()
+
+    cutting = threading.Thread(target=cut_when_committed)
+    lose(lose_the_answer)
+    mine.commit(records(2), SECOND)
+    cutting.join()
+    mine.commit(records(3), OffsetRange(SECOND.end, {0: 3, 1: 0}))
+    assert keys(direct, log) == {1: 1, 2: 1, 3: 1}
