@@ -15,11 +15,12 @@ from types import MappingProxyType
 from typing import Any
 
 import psycopg2
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from include.contracts.definition import SITE_NAME
 from include.database.named import COORDINATES, fill
-from include.runtime.settings import AT_LEAST_ONCE, Settings
+from include.kafka.access import delivery_name
+from include.runtime.settings import Settings
 from tests.faults.stream_bulk import bulk_of_table_records, large_records, many_pending
 from tests.faults.stream_driver import Driver
 from tests.faults.stream_plan import OF_A_RECORD, Effect, Fault, Plan
@@ -27,16 +28,17 @@ from tests.faults.stream_poison import Poison
 from tests.faults.stream_topics import Place, TopicReader, consumed, shortened
 from tests.faults.stream_verdict import Row, Seen
 from tests.faults.topic_again import TopicAgain
-from tests.servers import PostgresTestServer, kafka_server, postgres_server, wait_until
-from tests.support.broker import Broker
+from tests.servers import KafkaServer, PostgresTestServer, postgres_server, wait_until
+from tests.support.broker import Broker, make_pipeline_topics, proxied_broker
 from tests.support.fenced import refuse_unfenced
-from tests.support.pipeline import environment, rows, with_topics
+from tests.support.pipeline import environment, migrated, rows
 from tests.support.proxy import Proxy, proxy_to
 from tests.support.records import content
 
 _DATABASE = "stream_faults"
 _TAKEN_S = 120.0
 _RECOVERED_S = 60.0
+_ACKNOWLEDGED_S = 1.0  # records that a paused driver has sent
 _ISOLATED_S = 1_800.0  # some ten drivers
 # Those that are in a transaction come first: a batch is under way there.
 _BACKENDS = "SELECT pid FROM pg_stat_activity WHERE usename = 'stream' ORDER BY xact_start NULLS LAST"
@@ -65,6 +67,7 @@ class Parts:
     proxy: Proxy  # between driver and PostgreSQL
     executor: ThreadPoolExecutor  # lives as long as the parts: the kernel ends a server with the thread that started it
     again: TopicAgain
+    kafka_proxy: Proxy | None = None  # between driver and broker
     serve: Driver | None = None  # of the query of this name; `driver` then runs the other one alone
     felt: set[str] = field(default_factory=set)
     poison: set[Place] = field(default_factory=set)  # records that cannot be taken
@@ -129,10 +132,7 @@ class Parts:
             self.driver.arm_pause(place)
             if not self.driver.is_paused_at(place):
                 return False
-            if fault.effect is Effect.POSTGRES_AWAY:
-                self._away(self.postgres.stop, self.postgres.start, fault.lasts_s, place)
-            else:
-                self._begin_and_end(fault)
+            self._begin_and_end(fault)
         finally:
             self.driver.go_on(place)
         self.driver.wait_until_ended()
@@ -162,11 +162,16 @@ class Parts:
             case Effect.POSTGRES_CRASHED:
                 self._crash_postgres()
             case Effect.POSTGRES_AWAY:
-                self._away(self.postgres.stop, self.postgres.start, fault.lasts_s)
+                self._away(fault, self.postgres.stop, self.postgres.start)
             case Effect.BROKER_FROZEN:
-                self._away(self.broker.freeze, self.broker.thaw, fault.lasts_s)
+                self._away(fault, self.broker.freeze, self.broker.thaw)
             case Effect.BROKER_KILLED:
-                self._away(self.broker.kill, self.broker.start, fault.lasts_s)
+                self._away(fault, self.broker.kill, self.broker.start)
+            case Effect.ANSWERS_LOST:
+                assert self.kafka_proxy is not None
+                self._away(fault, self.kafka_proxy.lose_answers, self.kafka_proxy.bring_answers)
+            case Effect.COMMIT_UNANSWERED:
+                self._leave_commit_unanswered(fault)
             case Effect.WORKERS_KILLED:
                 self.driver.kill_workers(fault.lasts_s)
             case Effect.LARGE_RECORDS:
@@ -254,7 +259,7 @@ class Parts:
 
     def _hang_transaction(self, lasts_s: float) -> None:
         """Records come behind it, which nobody can read until it is aborted."""
-        producer = Producer({"bootstrap.servers": self.broker.bootstrap_servers, "transactional.id": "hung"})
+        producer = Producer({"bootstrap.servers": self.settings.kafka.bootstrap_servers, "transactional.id": "hung"})
         producer.init_transactions(_RECOVERED_S)
         producer.begin_transaction()
         for partition in range(self.settings.kafka.partitions):
@@ -263,17 +268,40 @@ class Parts:
         time.sleep(lasts_s)
         producer.abort_transaction(_RECOVERED_S)
 
-    def _away(
-        self, begin: Callable[[], None], end: Callable[[], None], lasts_s: float, place: str | None = None
-    ) -> None:
+    def _away(self, fault: Fault, begin: Callable[[], None], end: Callable[[], None]) -> None:
         """Stop the server while a driver pauses at a failpoint, and let the driver continue."""
         try:
             begin()
-            if place is not None:
-                self.driver.go_on(place)
-            time.sleep(lasts_s)
+            if fault.place is not None:
+                self.driver.go_on(fault.place)
+            time.sleep(fault.lasts_s)
         finally:
             end()
+
+    def _leave_commit_unanswered(self, fault: Fault) -> None:
+        """The broker has committed, and the driver is killed before it is told."""
+        assert self.kafka_proxy is not None
+        assert fault.place is not None
+        time.sleep(_ACKNOWLEDGED_S)
+        before = self._committed()
+        self.kafka_proxy.lose_answers()
+        try:
+            self.driver.go_on(fault.place)
+            wait_until(lambda: self._committed() != before, _RECOVERED_S, "the commit has arrived")
+            self.driver.kill()
+        finally:
+            self.kafka_proxy.bring_answers()
+
+    def _committed(self) -> list[tuple[int, str | None]]:
+        """Return what the join's group has committed: each partition's offset, and its metadata."""
+        pipeline, kafka = self.settings.pipeline, self.settings.kafka
+        consumer = Consumer({
+            "bootstrap.servers": kafka.bootstrap_servers, "group.id": delivery_name(pipeline),
+            "isolation.level": "read_uncommitted",  # the broker answers although a transaction is open
+        })  # fmt: skip
+        wanted = [TopicPartition(pipeline.stream.name, partition) for partition in range(kafka.partitions)]
+        with contextlib.closing(consumer):
+            return [(each.offset, each.metadata) for each in consumer.committed(wanted, _RECOVERED_S)]
 
     def _kill_backend(self) -> None:
         """PostgreSQL then ends every connection, and recovers as from a crash."""
@@ -321,36 +349,40 @@ def parts_in(
     pipeline: str = SITE_NAME,
     is_apart: bool = False,
     more: Mapping[str, str] = MappingProxyType({}),
+    cluster: KafkaServer | None = None,
 ) -> Iterator[Parts]:
     """Yield the parts of a pipeline, running and healthy, with their logs in the folder; stop them at the end.
 
-    `is_apart`: each query in a process of its own. `more` are variables of the driver.
+    `is_apart`: each query in a process of its own. `more` are variables of the driver. `cluster`: a broker that runs
+    already, in place of one behind a proxy.
     """
     for name in ("kafka", "postgres", "driver", "serve"):
         (folder / name).mkdir(parents=True)
     with (
         ThreadPoolExecutor(1) as executor,
-        kafka_server(folder / "kafka") as kafka,
+        contextlib.nullcontext((cluster, None)) if cluster else proxied_broker(folder / "kafka") as (kafka, far),
         postgres_server(folder / "postgres") as postgres,
         proxy_to(postgres.host, postgres.port) as proxy,
     ):
-        settings = with_topics(kafka, postgres, _DATABASE, folder / "driver", pipeline)
+        bounds = {"STREAM_DRIVER_MEMORY": "1g", "STREAM_MAX_BATCH_BYTES": str(4 << 20), **more}
+        variables = {**environment(kafka, postgres, _DATABASE, folder / "driver", pipeline), **bounds}
+        migrated(kafka, postgres, _DATABASE, folder / "driver", pipeline)
+        settings = Settings.from_environment(variables)
+        make_pipeline_topics(settings.kafka)
         refuse_unfenced(settings)
         gc.collect()  # an admin client that lives on tells the terminal of every outage
-        variables = environment(kafka, postgres, _DATABASE, folder / "driver", pipeline)
         variables["DATABASE_PORT"] = str(proxy.port)
-        bounds = {"STREAM_DRIVER_MEMORY": "1g", "STREAM_MAX_BATCH_BYTES": str(4 << 20), **more}
-        delivery = bounds.get("STREAM_DELIVERY", AT_LEAST_ONCE)
-        settings = replace(settings, stream=replace(settings.stream, delivery=delivery))
-        driver = Driver({**variables, **bounds}, folder / "driver", "join" if is_apart else None)
-        serve = Driver({**variables, **bounds}, folder / "serve", "serve") if is_apart else None
+        if far is not None:
+            variables["KAFKA_BOOTSTRAP_SERVERS"] = far.address
+        driver = Driver(variables, folder / "driver", "join" if is_apart else None)
+        serve = Driver(variables, folder / "serve", "serve") if is_apart else None
         broker = Broker(kafka)
         try:
             driver.start()
             if serve is not None:
                 serve.start()
             again = TopicAgain(settings, driver, variables, folder / "repair.log")
-            yield Parts(broker, postgres, driver, settings, proxy, executor, again, serve)
+            yield Parts(broker, postgres, driver, settings, proxy, executor, again, far, serve)
         finally:
             driver.close()
             if serve is not None:

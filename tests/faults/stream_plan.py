@@ -8,7 +8,6 @@ from enum import StrEnum
 from include.contracts.definition import Definition
 from include.runtime.failpoints import RECORD_FAILPOINTS, STREAM_FAILPOINTS, TRANSACTION_FAILPOINTS
 from include.runtime.settings import AT_LEAST_ONCE
-from tests.faults.cluster_faults import ClusterEffect
 from tests.faults.stream_bulk import longest_text
 
 
@@ -27,6 +26,8 @@ class Effect(StrEnum):
     POSTGRES_AWAY = "PostgreSQL away"
     BROKER_FROZEN = "broker frozen"
     BROKER_KILLED = "broker killed"
+    ANSWERS_LOST = "broker's answers lost"
+    COMMIT_UNANSWERED = "driver killed before its commit is answered"
     LARGE_RECORDS = "large records"
     MANY_PENDING = "many pending"
     BULK_OF_TABLE_RECORDS = "bulk of table records"
@@ -50,7 +51,7 @@ class Fault:
     CLOCK_SET: by `wrong_s`, ahead or back.
     """
 
-    effect: Effect | ClusterEffect
+    effect: StrEnum
     place: str | None
     after_s: float = 0.0
     lasts_s: float = 0.0
@@ -70,15 +71,19 @@ class Fault:
 Plan = tuple[Fault, ...]
 
 OF_A_RECORD = (Effect.RECORD_FAILS, Effect.RECORD_KILLS)
+_OF_A_PLACE = (*OF_A_RECORD, Effect.COMMIT_UNANSWERED)
 # Each of them once before any comes again.
 ONCE: tuple[tuple[Effect, str | None], ...] = (
     *((Effect.DRIVER_KILLED, place) for place in STREAM_FAILPOINTS),
-    *((effect, None) for effect in Effect if effect not in OF_A_RECORD),
+    *((effect, None) for effect in Effect if effect not in _OF_A_PLACE),
     *((effect, place) for effect in OF_A_RECORD for place in RECORD_FAILPOINTS),
     *((Effect.DRIVER_FROZEN, place) for place in TRANSACTION_FAILPOINTS),
     *((Effect.SECOND_DRIVER, place) for place in TRANSACTION_FAILPOINTS),
     (Effect.BROKER_KILLED, "transaction.before_commit"),
     (Effect.BROKER_FROZEN, "transaction.before_commit"),
+    (Effect.ANSWERS_LOST, "transaction.sending"),
+    (Effect.ANSWERS_LOST, "transaction.before_commit"),
+    (Effect.COMMIT_UNANSWERED, "transaction.before_commit"),
     (Effect.POSTGRES_CRASHED, "transaction.after_commit"),
     (Effect.BACKENDS_TERMINATED, "serve.after_copy"),
     (Effect.BACKENDS_TERMINATED, "serve.before_commit"),
@@ -109,6 +114,7 @@ ONCE: tuple[tuple[Effect, str | None], ...] = (
 _LASTS_S = {
     Effect.BROKER_FROZEN: (0.5, 6.0),
     Effect.BROKER_KILLED: (0.2, 2.0),
+    Effect.ANSWERS_LOST: (0.5, 6.0),
     Effect.POSTGRES_AWAY: (0.5, 4.0),
     Effect.WORKERS_KILLED: (2.0, 3.0),
     Effect.TRANSACTION_HUNG: (1.0, 4.0),

@@ -48,7 +48,8 @@ class Proof:
     def __post_init__(self) -> None:
         self.pipeline = self.parts.settings.pipeline
         self.log = Log(self.pipeline, refused=self.parts.poison)
-        self.reader = TopicReader(self.parts.broker.bootstrap_servers, self.parts.settings.kafka.partitions)
+        kafka = self.parts.settings.kafka
+        self.reader = TopicReader(kafka.bootstrap_servers, kafka.partitions)
         self._loads = ThreadPoolExecutor(1)
         self._last: Load | None = None
         self._duplicates = 0
@@ -56,7 +57,8 @@ class Proof:
     def run(self, number: int, plan: Plan) -> Round:
         """Run one round and return its verdict. Raises AssertionError if the driver does not catch up."""
         began, endings = time.monotonic(), len(self.parts.driver.ended)
-        load = Load(self.pipeline, self.parts.broker.bootstrap_servers, self.seed, number, _RATE, self._last)
+        servers = self.parts.settings.kafka.bootstrap_servers
+        load = Load(self.pipeline, servers, self.seed, number, _RATE, self._last)
         running = self._loads.submit(load.run)
         try:
             if not plan:

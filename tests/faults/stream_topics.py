@@ -222,7 +222,7 @@ class TopicReader:
                         assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
                         place = (message.topic(), message.partition())
                         if message.offset() >= ends[place]:
-                            self._next[place] = ends[place]
+                            self._next[place] = max(ends[place], self._next.get(place, 0))  # records came meanwhile
                             waiting.pop(place, None)
                         continue
                     record = _record(message)
