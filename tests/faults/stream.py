@@ -52,11 +52,11 @@ def _prove(arguments: argparse.Namespace, planned: list[Plan], folder: Path) -> 
         proof = Proof(parts, arguments.seed)
         for number, plan in frame.chosen(arguments, planned):
             done.append(proof.run(number, plan))
-            _tell(done[-1])
+            tell(done[-1])
         last = proof.judge()
         missing = {fault.name for one in done for fault in one.plan} - parts.felt
         workers = parts.driver.workers_seen
-    _table(done, last)
+    print_rounds(done, last)
     possible = sum(effect not in impossible for effect, _ in ONCE)
     print(f"faults of {len(parts.felt)} kinds, of {possible}; Python workers found and killed: {workers}")
     if missing and len(done) >= _ENOUGH_ROUNDS:
@@ -65,14 +65,16 @@ def _prove(arguments: argparse.Namespace, planned: list[Plan], folder: Path) -> 
     return not (last.faults or any(one.verdict.faults for one in done))
 
 
-def _tell(one: Round) -> None:
+def tell(one: Round) -> None:
+    """Print what a round had, and the promises that it broke."""
     print(f"round {one.number}: {'; '.join(map(str, one.plan)) or 'no faults'}")
     endings = ", ".join(f"{what}: exit {code}" for what, code in one.endings)
     print(f"    {one.made} records in {one.took_s:.0f} s, caught up {one.behind_s:.1f} s after the load; {endings}")
     frame.print_broken(one.verdict.faults)
 
 
-def _table(done: list[Round], last: Verdict) -> None:
+def print_rounds(done: list[Round], last: Verdict) -> None:
+    """Print a line per round, and one for the end."""
     table = [_line(one.number, one.verdict, one.duplicates, one.took_s) for one in done]
     table.append(_line("end", last, last.duplicates, sum(one.took_s for one in done)))
     frame.print_table(table)

@@ -1,15 +1,20 @@
 """A cluster of three brokers as processes, each also a controller and in a rack of its own; and its failures."""
 
 import contextlib
+import json
 import os
 import re
 import resource
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+from confluent_kafka import ElectionType, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, PartitionMetadata
 
 from include.contracts.errors import BrokerUnavailable
 from include.contracts.pipelines import TOPICS
@@ -84,16 +89,58 @@ class ThreeBrokers:
     @property
     def controller(self) -> int:
         """The number of the broker that is the active controller, as Kafka's own program says."""
-        layout = Layout.of()
-        command = [
-            str(find_java(os.environ) / "bin" / "java"), "-XX:TieredStopAtLevel=1", "-cp", f"{layout.kafka_jars}/*",
-            "org.apache.kafka.tools.MetadataQuorumCommand", "--bootstrap-server", self.bootstrap_servers,
-            "describe", "--status",
-        ]  # fmt: skip
-        said = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=True).stdout
+        said = self._tool("MetadataQuorumCommand", "describe", "--status")
         found = re.search(r"^LeaderId:\s+(\d+)$", said, re.MULTILINE)
         assert found, said
         return int(found[1]) - 1
+
+    def partitions(self, topic: str) -> int:
+        """The number of partitions of a topic, also of one of Kafka's own."""
+        return len(self._partitions(topic))
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The number of the broker that leads the partition. Raises AssertionError if none does."""
+        number = self._partition(topic, partition).leader - 1
+        assert number >= 0, f"{topic}-{partition} has no leader"
+        return number
+
+    def move_leaders(self, *partitions: tuple[str, int]) -> None:
+        """Make another replica the leader of each partition."""
+        before = {each: self._partition(*each) for each in partitions}
+        wanted = [
+            {"topic": topic, "partition": number,
+             "replicas": [*sorted({*now.replicas} - {now.leader}), now.leader]}
+            for (topic, number), now in before.items()
+        ]  # fmt: skip
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump({"version": 1, "partitions": wanted}, file)
+            file.flush()
+            self._tool("reassign.ReassignPartitionsCommand", "--reassignment-json-file", file.name, "--execute")
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        places = [TopicPartition(*each) for each in partitions]
+
+        def are_moved() -> bool:
+            with contextlib.suppress(KafkaException):
+                admin.elect_leaders(ElectionType.PREFERRED, places).result(_ANSWER_S)
+            return all(self._partition(*each).leader not in (-1, before[each].leader) for each in partitions)
+
+        wait_until(are_moved, _ANSWER_S, f"{partitions} have other leaders")
+
+    def _partition(self, topic: str, partition: int) -> PartitionMetadata:
+        return self._partitions(topic)[partition]
+
+    def _partitions(self, topic: str) -> dict[int, PartitionMetadata]:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 2})
+        return admin.list_topics(topic, timeout=_ANSWER_S).topics[topic].partitions
+
+    def _tool(self, name: str, *arguments: str) -> str:
+        """Run a program of Kafka's own, and return its output."""
+        command = [
+            str(find_java(os.environ) / "bin" / "java"), "-XX:TieredStopAtLevel=1", "-cp",
+            f"{Layout.of().kafka_jars}/*", f"org.apache.kafka.tools.{name}", "--bootstrap-server",
+            self.bootstrap_servers, *arguments,
+        ]  # fmt: skip
+        return subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=True).stdout
 
     def drifts(self) -> list[Drift]:
         """Return the drifts of brokers and topics."""
