@@ -8,7 +8,8 @@ A round has one of three modes. In the first nothing happens. With synchronous r
 missing afterwards. Without it the standby is cut off some seconds before: rows, progress of the stream and a
 publication are lost. Then the certificate must say so, reconcile must write back every answered row, the night must
 find the publication, and the view must show each board once. In all modes no id is given twice, and a driver goes on
-only on the timeline on which it took its lease. Exit codes are those of `tests/faults/frame.py`.
+only on the timeline on which it took its lease. With `--delivery exactly_once` no record of the stream may be in the
+output twice, although its progress is lost. Exit codes are those of `tests/faults/frame.py`.
 """
 
 import argparse
@@ -34,11 +35,12 @@ from include.gateway.reconcile import Reconciled, Scope, reconcile_sources
 from include.integrity.days.catch_up import wait_until_caught_up
 from include.integrity.days.certificate import Certificate
 from include.integrity.days.due_days import days_to_rebuild
-from include.runtime.settings import Settings
+from include.runtime.settings import AT_LEAST_ONCE, EXACTLY_ONCE, Settings
 from tests.faults import frame
 from tests.faults.closed_load import CLIENTS, ClosedLoad
 from tests.faults.connection import Answer, Connection, Unanswered
 from tests.faults.stream_driver import Driver
+from tests.faults.stream_topics import Log, TopicReader
 from tests.servers import PostgresTestServer, kafka_server, postgres_server, wait_until
 from tests.support.certifying import certify_alone
 from tests.support.gateway_process import GatewayProcess
@@ -150,7 +152,7 @@ class Parts:
 
 
 @contextmanager
-def parts_in(folder: Path, synchronous_commit: str | None) -> Iterator[Parts]:
+def parts_in(folder: Path, synchronous_commit: str | None, delivery: str) -> Iterator[Parts]:
     """Yield all of it, running and healthy. `synchronous_commit`: None without synchronous replication."""
     for name in ("kafka", "primary", "gateway"):
         (folder / name).mkdir(parents=True)
@@ -160,6 +162,7 @@ def parts_in(folder: Path, synchronous_commit: str | None) -> Iterator[Parts]:
         variables = environment(kafka, primary, _DATABASE, folder) | {
             "DATABASE_HOST": f"{primary.host},{standby.host}",
             "DATABASE_TARGET_SESSION_ATTRS": "read-write",
+            "STREAM_DELIVERY": delivery,
         }  # fmt: skip
         gateway = GatewayProcess.over(folder / "gateway", kafka.bootstrap_servers, **variables)
         driver = Driver({**variables, "STREAM_DRIVER_MEMORY": "1g"}, folder / "driver")
@@ -181,13 +184,13 @@ def parts_in(folder: Path, synchronous_commit: str | None) -> Iterator[Parts]:
             standby.stop()
 
 
-def run(folder: Path, mode: Mode, seed: str) -> Round:
+def run(folder: Path, mode: Mode, seed: str, delivery: str = AT_LEAST_ONCE) -> Round:
     """Run one round. Raises AssertionError if gateway and stream do not become healthy again."""
     chance = random.Random(seed)
     level = chance.choice(("on", "remote_apply")) if mode is Mode.SYNCHRONOUS else None
     yesterday = Day.of(SystemClock().now(), DAY.zone).before(1)
     began = time.monotonic()
-    with parts_in(folder, level) as parts:
+    with parts_in(folder, level, delivery) as parts:
         build(parts.old, [detail(10**15, 1)], cut=9, run_id="before")
         publish(parts.old, DAY, "before")
         before = certify_alone(parts.old, DAY)
@@ -233,6 +236,7 @@ def _judged(
     after = certify_alone(settings, DAY)
     assert wait_until_caught_up(settings, _RECOVERS_S).is_caught_up  # with what reconcile produced
     still_missing, wrong = _missing(settings, load.answered), _wrongly_shown(settings, load.answered)
+    copies = _sent_again(settings)
     lost = sum(one.written_back for one in found)
     missing_rows = {(version.kind, version.row_id) for version in missing}
     is_lost = str(yesterday) in nights and rows(
@@ -252,13 +256,14 @@ def _judged(
         else [nights],
         "an id was given twice": [each for each, times in load.made.items() if times > 1],
         "the view shows a board wrongly": wrong,
+        "a record was sent twice": [*copies] if settings.stream.delivery == EXACTLY_ONCE else [],
         "a row was not found": [load.statuses[404]] if mode is not Mode.ASYNCHRONOUS and load.statuses[404] else [],
         "an odd answer": [status for status in load.statuses if status not in (200, 201, 404, 503)],
     }  # fmt: skip
     figures: dict[str, object] = {
         "answered": len(load.answered), "503": load.statuses[503], "404": load.statuses[404], "missing": len(missing),
         "written back": sum(one.written_back for one in done), "unnamed": sum(one.without_record for one in done),
-        "drivers": len(parts.driver.ended) + 1, "broken": sum(map(len, promises.values())),
+        "copies": copies.total(), "drivers": len(parts.driver.ended) + 1, "broken": sum(map(len, promises.values())),
         "seconds": round(time.monotonic() - began),
     }  # fmt: skip
     return Round(mode, figures, {name: where for name, where in promises.items() if where})
@@ -305,12 +310,22 @@ def _wrongly_shown(settings: Settings, answered: list[Version]) -> list[object]:
     return wrong
 
 
+def _sent_again(settings: Settings) -> Counter[tuple[int | None, tuple[int, int]]]:
+    """Return how often each record of the stream is in the output again, by its key and its partition and offset."""
+    log, kafka = Log(settings.pipeline), settings.kafka
+    for record in TopicReader(kafka.bootstrap_servers, kafka.partitions).read_on(settings.pipeline.output.name):
+        log.take(record)
+    sent = Counter((each.key, each.source) for each in log.details)
+    return sent - Counter([*sent])
+
+
 def main() -> int:
     """Run the rounds and print what each found."""
     parser = frame.parser_of(
         "Kills a primary under load, promotes its standby, looks for what is lost.", one_round=True
     )
     parser.set_defaults(rounds=len(Mode))
+    parser.add_argument("--delivery", choices=(AT_LEAST_ONCE, EXACTLY_ONCE), default=AT_LEAST_ONCE)
     arguments = frame.parsed(parser)
     if arguments.pipeline != SITE_NAME:
         parser.error(f"--pipeline {arguments.pipeline}: its database has no tables of the site")
@@ -321,7 +336,7 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
     modes = [list(Mode)[number % len(Mode)] for number in range(arguments.rounds)]
     done = []
     for number, mode in frame.chosen(arguments, modes):
-        done.append(run(folder / f"round-{number}", mode, f"{arguments.seed}-{number}"))
+        done.append(run(folder / f"round-{number}", mode, f"{arguments.seed}-{number}", arguments.delivery))
         print(f"round {number}: {mode}", flush=True)
         frame.print_broken(done[-1].broken)
     frame.print_table([{"round": number, **one.figures} for number, one in enumerate(done)])
