@@ -84,6 +84,7 @@ faults: setup ## run twenty seeded rounds of faults each against gateway, HTTP s
 	@$(PY) -m tests.faults.gateway $(FAULTS)
 	@$(PY) -m tests.faults.clients $(FAULTS)
 	@$(PY) -m tests.faults.stream $(FAULTS)
+	@$(PY) -m tests.faults.stream $(FAULTS) --delivery exactly_once
 	@$(PY) -m tests.faults.batch $(FAULTS)
 	@$(PY) -m tests.faults.questions $(FAULTS)
 
@@ -91,7 +92,9 @@ cluster: setup ## fail three brokers, a database with a standby and a Spark clus
 	@$(PY) -m tests.faults.cluster $(if $(P),--pipeline $(P))
 	@for version in $$($(PY) -m tests.support.older_brokers versions); do $(PY) -m tests.faults.cluster --kafka $$version $(if $(P),--pipeline $(P)) || exit 1; done
 	@$(PY) -m tests.faults.failover
+	@$(PY) -m tests.faults.failover --delivery exactly_once
 	@$(PY) -m tests.faults.stream_on_cluster $(if $(P),--pipeline $(P))
+	@$(PY) -m tests.faults.stream_on_brokers $(if $(P),--pipeline $(P))
 	@$(PY) -m tests.faults.batch_on_cluster $(if $(P),--pipeline $(P))
 
 drill: setup ## restore a stack of its own from a backup, and update it from an earlier commit and back, under load: FROM=commit
