@@ -161,8 +161,11 @@ class ExactlyOnce(Delivery):
             # read_committed: the coordinator answers when no transaction with offsets of the group is open
             found = self._group.committed([TopicPartition(self._topic, each) for each in partitions], CALL_S)
         except KafkaException as exc:
+            # a group that may not be read: `committed` times out, and only `poll` has the error
+            refused = None if self._group is None else self._group.poll(0)
+            cause = None if refused is None else refused.error()
             self.close()
-            raise self._error(exc) from exc
+            raise self._error(exc if cause is None else KafkaException(cause)) from exc
         read = [(each, _metadata(each)) for each in found if each.offset != OFFSET_INVALID]
         mine = [(each, about) for each, about in read if about.get("topic_id") == topic_id]
         if mine and len(mine) < len(read):
@@ -286,6 +289,11 @@ class ExactlyOnce(Delivery):
 
     def _error(self, exc: KafkaException) -> PipelineError:
         error: KafkaError = exc.args[0]
+        if error.code() == KafkaError._FATAL and self._producer is not None:
+            try:
+                self._producer.abort_transaction(CALL_S)  # fails with the cause, which `produce` does not tell
+            except KafkaException as cause:
+                error = cause.args[0]
         if error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED):
             return DriverFenced(transactional_id=self._name)
         found = broker_error(exc, self._kafka, "Write", self._definition.output.name, delivery=self._name)

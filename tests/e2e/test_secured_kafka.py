@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from include.contracts.errors import BrokerUnavailable
+from include.contracts.errors import MISCONFIGURED, BrokerUnavailable
 from include.contracts.pipelines import PIPELINES, TOPICS
 from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.ports import Record
@@ -27,14 +28,16 @@ from include.kafka.offsets import OffsetReader
 from include.kafka.reader import RangeReader
 from include.runtime.environment_reader import EnvironmentReader
 from include.runtime.kafka_connection import KafkaConnection
-from include.runtime.settings import KafkaSettings
+from include.runtime.settings import EXACTLY_ONCE, KafkaSettings
 from spark_jobs.connectors.kafka import read_range, stream_reader, write_records
 from stack.layout import Layout
 from stack.machine import find_java, unused
-from tests.servers import QUICK_START, Listener, kafka_server
+from tests.fakes.events import board, member
+from tests.servers import QUICK_START, Listener, kafka_server, wait_until
 from tests.support.broker import remove_topics
 from tests.support.certificates import Authority
 from tests.support.identity_provider import AUDIENCE, ISSUER, identity_provider
+from tests.support.pipeline import ROOT, environment, produce, rows, with_topics
 
 USER, PASSWORD = "pipeline", 'a "quoted\\" pass word; $1'
 KEY_PASSWORD = "with-a-password"
@@ -105,8 +108,9 @@ def _jaas(text):
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def connection(authority, ports, **changes):
-    environment = {
+def sasl(authority, ports, **changes):
+    """Return the variables of a client that connects with SASL."""
+    return {
         "KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{ports['SECURE']}",
         "KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
         "KAFKA_SSL_CA_FILE": str(authority.ca_file),
@@ -115,7 +119,10 @@ def connection(authority, ports, **changes):
         "KAFKA_SASL_PASSWORD": PASSWORD,
         **changes,
     }
-    return KafkaConnection.from_environment(EnvironmentReader(environment))
+
+
+def connection(authority, ports, **changes):
+    return KafkaConnection.from_environment(EnvironmentReader(sasl(authority, ports, **changes)))
 
 
 def mutual(authority, ports, password=""):
@@ -245,6 +252,15 @@ def granted(secured, commands):
                        check=True, capture_output=True)  # fmt: skip
 
 
+def printed(name, **variables):
+    """Return the commands that `pipeline kafka rights` prints for a pipeline."""
+    environment = {"PATH": os.environ["PATH"], "PIPELINE": name, "DATABASE_HOST": "none",
+                   "KAFKA_BOOTSTRAP_SERVERS": "broker:9092", **variables}  # fmt: skip
+    ran = subprocess.run([sys.executable, "-m", "pipeline", "kafka", "rights"], env=environment, cwd=ROOT,
+                         check=True, capture_output=True, text=True)  # fmt: skip
+    return ran.stdout.splitlines()
+
+
 def test_each_part_runs_with_the_rights_that_the_command_prints(secured, authority, ports, spark, tmp_path):
     def of(part):
         return connection(authority, ports, KAFKA_SASL_USERNAME=part)
@@ -254,11 +270,7 @@ def test_each_part_runs_with_the_rights_that_the_command_prints(secured, authori
 
     remove_topics(secured.bootstrap_servers)
     for name in PIPELINES:
-        environment = {"PATH": os.environ["PATH"], "PIPELINE": name, "DATABASE_HOST": "none",
-                       "KAFKA_BOOTSTRAP_SERVERS": "broker:9092"}  # fmt: skip
-        printed = subprocess.run([sys.executable, "-m", "pipeline", "kafka", "rights"], env=environment,
-                                 cwd=Layout.of().root, check=True, capture_output=True, text=True).stdout  # fmt: skip
-        granted(secured, printed.splitlines())
+        granted(secured, printed(name))
 
     assert set(create_topics(settings("topics"))) == set(TOPICS)
     assert send(of("gateway"), "board", 2) == [None, None]
@@ -274,6 +286,51 @@ def test_each_part_runs_with_the_rights_that_the_command_prints(secured, authori
     write_records(read.select("key", "value"), of("stream"), "board-detail")
     assert len(values(of("batch"), "board-detail")) == 3
     assert streamed(spark, of("stream"), "board", tmp_path) == 3
+
+
+@pytest.mark.timeout(300)
+def test_the_driver_delivers_exactly_once_with_the_printed_rights_and_says_which_one_lacks(
+    secured, authority, ports, postgres, tmp_path
+):
+    remove_topics(secured.bootstrap_servers)
+    settings = with_topics(secured, postgres, "secured", tmp_path)
+    (port,) = unused(1)
+    variables = {
+        **os.environ,
+        **environment(secured, postgres, "secured", tmp_path),
+        **sasl(authority, ports, KAFKA_SASL_USERNAME="stream"),
+        "PYTHONPATH": str(ROOT),
+        "STREAM_DELIVERY": EXACTLY_ONCE,
+        "STREAM_METRICS_PORT": str(port),
+    }
+    commands = printed(settings.pipeline.name, STREAM_DELIVERY=EXACTLY_ONCE)
+    of_delivery = [each for each in commands if "--transactional-id" in each or "--group" in each]
+    granted(secured, [each for each in commands if "User:stream" in each and each not in of_delivery])
+    driver = [sys.executable, "spark_jobs/stream.py"]
+    missing = []
+    for number in range(len(of_delivery)):
+        log = tmp_path / f"denied-{number}.log"
+        with log.open("wb") as output:
+            ended = subprocess.run(driver, cwd=ROOT, env=variables, timeout=120, stdout=output, stderr=output)
+        assert ended.returncode == MISCONFIGURED, f"see {log}"
+        denied = re.search("Kafka denies (.*) to User:stream; grant it: (.*)$", log.read_text(), re.MULTILINE)
+        missing.append(denied[1])
+        granted(secured, [denied[2]])
+    name = f"{settings.pipeline.name}.join"
+    assert missing == [f"Write on transactional-id {name}", f"Read on group {name}"]
+
+    produce(settings, [("member", 1, member(1)), *(("board", each, board(each, 1)) for each in range(20))])
+    with (tmp_path / "stream.log").open("wb") as log:
+        running = subprocess.Popen(driver, cwd=ROOT, env=variables, stdout=log, stderr=log)
+    try:
+        wait_until(lambda: rows(settings, "SELECT count(*) FROM board_detail") == [(20,)], 120,
+                   f"the boards are shown, see {tmp_path}")  # fmt: skip
+        assert len(values(settings.kafka.connection, "board-detail")) == 20
+        running.terminate()
+        assert running.wait(60) == 0
+    finally:
+        running.kill()
+        running.wait()
 
 
 def test_a_missing_right_is_named_with_the_command_that_grants_it(secured, authority, ports):

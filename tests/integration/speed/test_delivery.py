@@ -151,6 +151,25 @@ def test_a_later_driver_fences_an_earlier_one(connection, log):
     assert keys(connection, log) == {1: 1, 2: 1}
 
 
+def test_a_driver_that_is_fenced_while_it_sends_says_so(connection, log, monkeypatch):
+    earlier, _ = opened(connection, log)
+    earlier.commit(records(1), OffsetRange({}, {0: 1, 1: 0}))
+    later = []
+
+    def at(name):
+        if name == "transaction.sending" and later:
+            earlier._producer.flush(10)  # the broker refuses them
+        elif name == "transaction.sending":
+            later.extend(opened(connection, log)[:1])
+
+    monkeypatch.setattr(delivery, "failpoint", at)
+    with pytest.raises(DriverFenced):
+        earlier.commit(records(*range(2, 20_002)), OffsetRange({0: 1}, {0: 20_001}))
+    monkeypatch.undo()
+    later[0].commit(records(2), OffsetRange({0: 1}, {0: 2}))
+    assert keys(connection, log) == {1: 1, 2: 1}
+
+
 def test_the_number_of_a_page_is_committed_with_it(connection, log):
     mine, _ = opened(connection, log)
     send(mine, records(1), OffsetRange({}, {0: 1, 1: 0}))
