@@ -3,8 +3,9 @@
 import datetime as dt
 import json
 from contextlib import nullcontext
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import pytest
 from confluent_kafka import KafkaError
@@ -441,7 +442,8 @@ class Arriving:
         return []
 
 
-class Arrived(NamedTuple):
+@dataclass(frozen=True)
+class Arrived:
     """A message, or the end of a partition."""
 
     at: int
@@ -450,8 +452,10 @@ class Arrived(NamedTuple):
 
     topic = staticmethod(lambda: "board-detail")
     key = value = staticmethod(lambda: b"{}")
-    headers = staticmethod(list)
     timestamp = staticmethod(lambda: (1, 0))
+
+    def headers(self):
+        return []
 
     def partition(self):
         return self.at

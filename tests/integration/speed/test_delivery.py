@@ -153,7 +153,7 @@ def test_a_later_driver_fences_an_earlier_one(connection, log):
 
 def test_a_driver_that_is_fenced_while_it_sends_says_so(connection, log, monkeypatch):
     earlier, _ = opened(connection, log)
-    earlier.commit(records(1), OffsetRange({}, {0: 1, 1: 0}))
+    send(earlier, records(1), OffsetRange({}, {0: 1, 1: 0}))
     later = []
 
     def at(name):
@@ -164,9 +164,9 @@ def test_a_driver_that_is_fenced_while_it_sends_says_so(connection, log, monkeyp
 
     monkeypatch.setattr(delivery, "failpoint", at)
     with pytest.raises(DriverFenced):
-        earlier.commit(records(*range(2, 20_002)), OffsetRange({0: 1}, {0: 20_001}))
+        send(earlier, records(*range(2, 20_002)), OffsetRange({0: 1}, {0: 20_001}))
     monkeypatch.undo()
-    later[0].commit(records(2), OffsetRange({0: 1}, {0: 2}))
+    send(later[0], records(2), OffsetRange({0: 1}, {0: 2}))
     assert keys(connection, log) == {1: 1, 2: 1}
 
 
@@ -341,7 +341,7 @@ def far(proxied, monkeypatch):
         log.make(topic, 2)
     monkeypatch.setattr(delivery, "TRANSACTION_S", 3.0)
     mine, _ = opened(KafkaConnection(proxy.address), log)
-    mine.commit(records(1), OffsetRange({}, {0: 1, 1: 0}))
+    send(mine, records(1), OffsetRange({}, {0: 1, 1: 0}))
 
     def lose(call):
         def at(name):
@@ -372,12 +372,12 @@ def test_a_commit_whose_answer_is_lost_is_found_by_the_next_driver(proxied, far)
     _, proxy = proxied
     lose(proxy.lose_answers)
     with pytest.raises(DeliveryInDoubt) as raised:
-        mine.commit(records(2), SECOND)
+        send(mine, records(2), SECOND)
     assert raised.value.exit_code == 75
     follows, found = opened(direct, log)
     assert found.offsets == SECOND.end
     proxy.bring_answers()  # the earlier driver's client may ask again
-    follows.commit(records(3), OffsetRange(SECOND.end, {0: 3, 1: 0}))
+    send(follows, records(3), OffsetRange(SECOND.end, {0: 3, 1: 0}))
     assert keys(direct, log) == {1: 1, 2: 1, 3: 1}
 
 
@@ -386,14 +386,14 @@ def test_a_commit_that_arrives_after_the_next_driver_came_commits_nothing(proxie
     _, proxy = proxied
     lose(proxy.hold_requests)
     with pytest.raises(DeliveryInDoubt):
-        mine.commit(records(2), SECOND)
+        send(mine, records(2), SECOND)
     follows, found = opened(direct, log)
     assert found.offsets == SECOND.start
     proxy.let_requests_go()
     with pytest.raises(KafkaException) as raised:
         mine._producer.commit_transaction(30)  # goes on with the call whose time was over
     assert raised.value.args[0].fatal()
-    follows.commit(records(2), SECOND)
+    send(follows, records(2), SECOND)
     assert keys(direct, log) == {1: 1, 2: 1}
 
 
@@ -411,7 +411,7 @@ def test_a_connection_that_ends_before_the_answer_is_opened_again(proxied, far):
 
     cutting = threading.Thread(target=cut_when_committed)
     lose(lose_the_answer)
-    mine.commit(records(2), SECOND)
+    send(mine, records(2), SECOND)
     cutting.join()
-    mine.commit(records(3), OffsetRange(SECOND.end, {0: 3, 1: 0}))
+    send(mine, records(3), OffsetRange(SECOND.end, {0: 3, 1: 0}))
     assert keys(direct, log) == {1: 1, 2: 1, 3: 1}
