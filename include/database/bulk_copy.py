@@ -3,8 +3,8 @@
 Classifies the errors of such a batch: retry it, search for a bad row, or stop.
 """
 
-import io
 import re
+from collections.abc import Iterator
 
 import psycopg2
 import pyarrow as pa
@@ -13,7 +13,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.errors import DatabaseUnavailable, PipelineError
 
-PIECE_BYTES = 1 << 18
+PIECE_ROWS = 512
 
 
 def copy_rows(cursor: Cursor, statement: str, rows: pa.Table) -> None:
@@ -21,16 +21,43 @@ def copy_rows(cursor: Cursor, statement: str, rows: pa.Table) -> None:
 
     Each column's type must match PostgreSQL's: int32 for integer, int64 for bigint, timestamp[us] for timestamptz.
     """
-    if rows.num_rows:
-        cursor.copy_expert(statement, io.BytesIO(encoded(rows)), PIECE_BYTES)
+    if not rows.num_rows:
+        return
+    encoded = _EncodedRows(rows)
+    try:
+        cursor.copy_expert(statement, encoded)
+    except psycopg2.Error:
+        if encoded.error is not None:
+            raise encoded.error from None
+        raise
 
 
-def encoded(rows: pa.Table) -> bytes:
-    """Return the rows in the binary format."""
+class _EncodedRows:
+    """A file with the rows in the binary format. A piece is encoded when it is read, while PostgreSQL stores others.
+
+    `error` ended the encoding. psycopg2 reports it as a cancelled statement, which would be retried.
+    """
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._pieces = _pieces(rows)
+        self.error: BaseException | None = None
+
+    def read(self, _size: int) -> bytes:
+        """Return the next piece, of any size; empty at the end."""
+        try:
+            return next(self._pieces, b"")
+        except BaseException as exc:
+            self.error = exc
+            raise
+
+
+def _pieces(rows: pa.Table) -> Iterator[bytes]:
     encoder = ArrowToPostgresBinaryEncoder(rows.schema)
-    return b"".join([
-        encoder.write_header(), *(encoder.write_batch(batch) for batch in rows.to_batches()), encoder.finish(),
-    ])  # fmt: skip
+    yield encoder.write_header()
+    for batch in rows.to_batches(PIECE_ROWS):
+        if piece := encoder.write_batch(batch):  # it keeps short ones for the next call
+            yield piece
+    yield encoder.finish()
 
 
 # deadlock, serialization, read-only, lock not available, statement cancelled or timed out, transaction idle or too long

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.database.bulk_copy import copy_rows
+from include.database.bulk_copy import PIECE_ROWS, copy_rows
 
 COPY = "COPY copied FROM STDIN (FORMAT binary)"
 COLUMNS = (
@@ -80,6 +80,24 @@ def test_what_is_copied_is_what_is_read(cursor, rows, cut):
     copy_rows(cursor, COPY, pa.concat_tables([whole.slice(0, cut), whole.slice(cut)]))  # in chunks, and cut out
     cursor.execute(READ)
     assert sorted(cursor.fetchall(), key=repr) == sorted(rows, key=repr)
+
+
+def test_rows_of_several_pieces_are_copied(cursor):
+    rows = [(number, number, "x" * 3_000, dt.datetime(2026, 11, 20, tzinfo=dt.UTC), dt.date(2026, 11, 20), True,
+             *NO_DECIMALS) for number in range(3 * PIECE_ROWS)]  # fmt: skip
+    cursor.execute("TRUNCATE copied")
+    copy_rows(cursor, COPY, table(rows))
+    cursor.execute("SELECT small, count(*) OVER () FROM copied ORDER BY small DESC LIMIT 1")
+    assert cursor.fetchall() == [(3 * PIECE_ROWS - 1, 3 * PIECE_ROWS)]
+
+
+def test_an_error_of_the_encoder_is_not_one_of_postgresql(cursor):
+    right, wrong = ((1, 1, "a", at, 0, True, *NO_DECIMALS) for at in (0, -(2**63)))
+    cursor.execute("TRUNCATE copied")
+    with pytest.raises(ValueError, match="Underflow"):
+        copy_rows(cursor, COPY, table([right] * PIECE_ROWS + [wrong]))
+    cursor.execute("SELECT count(*) FROM copied")
+    assert cursor.fetchone() == (0,)
 
 
 def test_nothing_is_copied_of_no_rows(cursor):
