@@ -65,6 +65,19 @@ def test_boards_by_their_ids_lock_the_tables_of_days_that_can_have_them(settings
         assert locks_held(reader) <= LOCKS_A_DAY
 
 
+def test_boards_are_found_by_any_list_of_ids(settings):
+    greatest = 2**63 - 1
+    wanted = [700_002, None, 500_001, 700_002, 500_002, greatest, -greatest - 1]
+    with closing(open_as(settings, "analyst")) as reader, reader.cursor() as cursor:
+        cursor.execute("SELECT board_id, day, finality FROM board_detail_by_key(%s)", (wanted,))
+        assert sorted(cursor.fetchall()) == [
+            (500_001, A_DAY.date, "final"), (500_002, A_DAY.date, "final"), (700_002, DAY.before(700).date, "final")
+        ]  # fmt: skip
+        for none in ([], None, [None]):
+            cursor.execute("SELECT * FROM board_detail_by_key(%s::bigint[])", (none,))
+            assert cursor.fetchall() == []
+
+
 def test_the_status_of_all_days_locks_no_days_table(settings):
     with closing(open_as(settings, "analyst")) as reader, reader.cursor() as cursor:
         cursor.execute("SELECT * FROM day_status")
@@ -91,6 +104,13 @@ def test_the_plan_of_one_day_has_one_generation_and_is_costed_as_one(settings, v
     # the pointer, the empty table, live rows twice, and in the view what waits twice
     assert len(relations) <= (7 if view == "board_detail" else 5)
     assert plan[0]["Plan"]["Plan Rows"] < 100
+
+
+def test_values_are_masked_after_the_sort_for_a_limit(settings):
+    newest = f"SELECT * FROM board_detail_masked WHERE day = '{A_DAY}' ORDER BY created_at DESC LIMIT 5"
+    ((plan,),) = rows(settings, f"EXPLAIN (VERBOSE, FORMAT JSON) {newest}")
+    masking = [node["Node Type"] for node in _nodes(plan[0]["Plan"]) if any("repeat(" in o for o in node["Output"])]
+    assert masking == ["Limit", "Result"]
 
 
 REBUILT = 300
@@ -136,10 +156,13 @@ def _relations(plan):
 
 
 def _scans(plan):
-    if "Relation Name" in plan:
-        yield plan
+    return (node for node in _nodes(plan) if "Relation Name" in node)
+
+
+def _nodes(plan):
+    yield plan
     for inner in plan.get("Plans", []):
-        yield from _scans(inner)
+        yield from _nodes(inner)
 
 
 @pytest.mark.parametrize(
