@@ -360,7 +360,7 @@ def far(proxied, monkeypatch):
 def is_committed(direct, log):
     """True if the offsets of a second batch are committed, as another client of the group reads them."""
     with closing(Consumer({"bootstrap.servers": direct.bootstrap_servers, "group.id": f"{PIPELINE.name}.join",
-                           "isolation.level": "read_committed"})) as consumer:  # fmt: skip
+                           "isolation.level": "read_uncommitted"})) as consumer:  # fmt: skip
         return consumer.committed([TopicPartition(SOURCE, 0)], 10)[0].offset == 2
 
 
