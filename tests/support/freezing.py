@@ -10,15 +10,32 @@ from tests.servers import wait_until
 
 _STOPPED = "T"
 _WITHIN_S = 30.0
+_TRY_S = 3.0
 
 
 def freeze(pids: Iterable[int]) -> None:
-    """Stop the processes, and return when every thread is stopped, which is some time after the signal."""
+    """Stop the processes, and return when every thread is stopped, which is some time after the signal.
+
+    A thread that starts a process with vfork stops only after that one began: they go on in between, until all stop.
+    """
     pids = list(pids)
+
+    def stop() -> bool:
+        _signal(pids, signal.SIGSTOP)
+        try:
+            wait_until(lambda: all(map(_is_still, pids)), _TRY_S, "they stand still")
+        except AssertionError:
+            _signal(pids, signal.SIGCONT)
+            return False
+        return True
+
+    wait_until(stop, _WITHIN_S, f"the processes {pids} stand still")
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: all(_is_still(pid) for pid in pids), _WITHIN_S, f"the processes {pids} stand still")
+            os.kill(pid, number)
 
 
 def _is_still(pid: int) -> bool:
