@@ -259,7 +259,7 @@ class StreamSettings:
     driver_memory: str = setting("STREAM_DRIVER_MEMORY", kinds.MEMORY, "1g", "heap of the driver", env=True)
     join_max_batch_records: int = setting("STREAM_JOIN_MAX_BATCH_RECORDS", _COUNT, 500_000,
         "records per batch of *join*")
-    serve_max_batch_records: int = setting("STREAM_SERVE_MAX_BATCH_RECORDS", _COUNT, 50_000,
+    serve_max_batch_records: int = setting("STREAM_SERVE_MAX_BATCH_RECORDS", _COUNT, 500_000,
         "records per batch of *serve*")
     delivery: str = setting("STREAM_DELIVERY", kinds.choice(AT_LEAST_ONCE, EXACTLY_ONCE), AT_LEAST_ONCE,
         "of *join* to the output topic; exactly_once: one transaction for each batch", env=True)
