@@ -91,7 +91,7 @@ COMMENT ON COLUMN {{view}}_certified.shown_since IS
     'When the day was certified. The transaction can commit up to two minutes after it.';
 
 -- The bounds of generations tell which days can have keys. Each of these days is a query of its own, with its keys alone.
--- A query of the view with the tables and keys of all these days takes four times as long to plan.
+-- A query of the view with the tables and keys of all these days takes four times as long.
 CREATE FUNCTION {{view}}_by_key(keys bigint[]) RETURNS SETOF {{view}}_masked
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = public, pg_temp SET plan_cache_mode = force_custom_plan
 AS $$
