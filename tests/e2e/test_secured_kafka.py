@@ -335,7 +335,9 @@ def test_the_driver_delivers_exactly_once_with_the_printed_rights_and_says_which
 
 def test_a_missing_right_is_named_with_the_command_that_grants_it(secured, authority, ports):
     kafka = connection(authority, ports, KAFKA_SASL_USERNAME="nobody")
+    remove_topics(secured.bootstrap_servers)
     create_topics(KafkaSettings(connection(authority, ports), 2, 1, 1, 14))
+    assert send(connection(authority, ports), "board", 1) == [None]
     settings = KafkaSettings(kafka, 2, 1, 1, 14)
     wanted = [
         ("Describe", lambda: OffsetReader(kafka).ends("board")),
