@@ -321,9 +321,11 @@ def _metadata(found: TopicPartition) -> dict[str, Any]:
 
 def refuse_too_large(records: pa.Table | None) -> None:
     """Raise RecordTooLarge if a record is larger than a request may be."""
+    if records is None:
+        return
     most = int(str(TRANSACTION_SETTINGS["message.max.bytes"]))
-    framing = _FRAMING * len(records.schema.names) + sum(map(len, records.schema.names)) if records else 0
-    for batch in () if records is None else records.to_batches():
+    framing = sum(_FRAMING + len(name) for name in records.schema.names)
+    for batch in records.to_batches():
         sizes = np.full(len(batch), framing)
         for column in batch.columns:
             sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy()

@@ -607,10 +607,7 @@ class JoinQuery(StreamQuery):
             join.process(join.decoded(read(part)), part, STEP, progress)
             self._delivery.settle()
 
-        isolation = self._topic_isolation(
-            take,
-            lambda rejected, end: join.reject(rejected, end, progress),
-        )
+        isolation = self._topic_isolation(take, lambda rejected, end: join.reject(rejected, end, progress))
         first = self._begin(isolation, most)
         if first.count:
             keys.begin(first)

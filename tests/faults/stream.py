@@ -18,7 +18,7 @@ from include.contracts.pipelines import PIPELINES
 from include.runtime.settings import AT_LEAST_ONCE, EXACTLY_ONCE
 from tests.faults import frame
 from tests.faults.stream_load import impossible_values
-from tests.faults.stream_parts import parts_in
+from tests.faults.stream_parts import Parts, parts_in
 from tests.faults.stream_plan import ONCE, Plan, impossible_effects, plans
 from tests.faults.stream_rounds import Proof, Round
 from tests.faults.stream_verdict import Verdict
@@ -44,37 +44,44 @@ def main() -> int:
 
 
 def _prove(arguments: argparse.Namespace, planned: list[Plan], folder: Path) -> bool:
-    done: list[Round] = []
     pipeline = PIPELINES[arguments.pipeline]
     impossible = impossible_effects(pipeline)
     frame.print_impossible({**{str(name): why for name, why in impossible.items()}, **impossible_values(pipeline)})
     with parts_in(folder, arguments.pipeline, more={"STREAM_DELIVERY": arguments.delivery}) as parts:
-        proof = Proof(parts, arguments.seed)
-        for number, plan in frame.chosen(arguments, planned):
-            done.append(proof.run(number, plan))
-            tell(done[-1])
-        last = proof.judge()
-        missing = {fault.name for one in done for fault in one.plan} - parts.felt
+        done, is_kept, missing = run_rounds(parts, arguments, planned)
         workers = parts.driver.workers_seen
-    print_rounds(done, last)
     possible = sum(effect not in impossible for effect, _ in ONCE)
     print(f"faults of {len(parts.felt)} kinds, of {possible}; Python workers found and killed: {workers}")
-    if missing and len(done) >= _ENOUGH_ROUNDS:
+    if missing and done >= _ENOUGH_ROUNDS:
         print(f"the driver never came to these places, so nothing was proved there: {', '.join(sorted(missing))}")
         return False
-    return not (last.faults or any(one.verdict.faults for one in done))
+    return is_kept
 
 
-def tell(one: Round) -> None:
-    """Print what a round had, and the promises that it broke."""
+def run_rounds(parts: Parts, arguments: argparse.Namespace, planned: list[Plan]) -> tuple[int, bool, set[str]]:
+    """Run the chosen rounds and print what each found.
+
+    Returns their number, whether every promise was kept, and the names of the faults that never happened.
+    """
+    done: list[Round] = []
+    proof = Proof(parts, arguments.seed)
+    for number, plan in frame.chosen(arguments, planned):
+        done.append(proof.run(number, plan))
+        _tell(done[-1])
+    last = proof.judge()
+    _table(done, last)
+    missing = {fault.name for one in done for fault in one.plan} - parts.felt
+    return len(done), not (last.faults or any(one.verdict.faults for one in done)), missing
+
+
+def _tell(one: Round) -> None:
     print(f"round {one.number}: {'; '.join(map(str, one.plan)) or 'no faults'}")
     endings = ", ".join(f"{what}: exit {code}" for what, code in one.endings)
     print(f"    {one.made} records in {one.took_s:.0f} s, caught up {one.behind_s:.1f} s after the load; {endings}")
     frame.print_broken(one.verdict.faults)
 
 
-def print_rounds(done: list[Round], last: Verdict) -> None:
-    """Print a line per round, and one for the end."""
+def _table(done: list[Round], last: Verdict) -> None:
     table = [_line(one.number, one.verdict, one.duplicates, one.took_s) for one in done]
     table.append(_line("end", last, last.duplicates, sum(one.took_s for one in done)))
     frame.print_table(table)

@@ -23,9 +23,8 @@ from include.contracts.definition import SITE_NAME
 from include.kafka.access import delivery_name
 from include.runtime.settings import AT_LEAST_ONCE, EXACTLY_ONCE
 from tests.faults import frame, stream_parts
-from tests.faults.stream import print_rounds, tell
+from tests.faults.stream import run_rounds
 from tests.faults.stream_plan import Fault, Plan
-from tests.faults.stream_rounds import Proof, Round
 from tests.servers import wait_until
 from tests.support.broker import PARTITIONS
 from tests.support.three_brokers import COUNT, ThreeBrokers, three_brokers
@@ -174,19 +173,12 @@ def main() -> int:
 
 
 def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
-    done: list[Round] = []
     planned = plans(arguments.seed, arguments.rounds, arguments.delivery)
     with parts_in(folder, arguments.pipeline, arguments.delivery) as parts:
-        proof = Proof(parts, arguments.seed)
-        for number, plan in frame.chosen(arguments, planned):
-            done.append(proof.run(number, plan))
-            tell(done[-1])
-        last = proof.judge()
-        missing = {fault.name for one in done for fault in one.plan} - parts.felt
-    print_rounds(done, last)
+        _, is_kept, missing = run_rounds(parts, arguments, planned)
     if missing:
         print(f"the driver never came to these places, so nothing was proved there: {', '.join(sorted(missing))}")
-    return not (missing or last.faults or any(one.verdict.faults for one in done))
+    return is_kept and not missing
 
 
 if __name__ == "__main__":
