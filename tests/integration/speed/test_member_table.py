@@ -145,6 +145,7 @@ def test_a_topic_that_is_read_in_parts(opened, settings, ids, monkeypatch):
     table.load()  # and does not wait for merges
     assert names(table, ids) == {n: f"v{n}" for n in range(40)}
     assert len([*table._folder.glob("*.arrow")]) > 1
+    wait_until(lambda: table.refresh() == [] and not table.size.memory_bytes, 10, "the last segment is written")
     released.set()
     wait_until(lambda: table.refresh() is not None and len([*table._folder.glob("*.arrow")]) == 1, 10, "all are merged")
     assert names(table, ids) == {n: f"v{n}" for n in range(40)}
