@@ -5,6 +5,7 @@ import itertools
 import logging
 import math
 import shutil
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,7 @@ log = logging.getLogger("stream")
 QUERIES: Mapping[Query, type[StreamQuery]] = {"join": JoinQuery, "serve": ServeQuery}
 
 TICK_S = 1.0
+SWITCH_S = 0.001  # of Python's threads: the one that writes waited 5 ms, the default, for each piece of COPY
 LONGEST_SET_BACK_S = 60.0  # a trigger waits for so long; a restart takes as long
 OPENING_S = 600.0  # to start the Spark session
 LOADING_S = 3600.0  # to load the table and run the first batches
@@ -102,6 +104,7 @@ class Driver:
             self._close()
 
     def _run(self, take_over: bool) -> None:
+        sys.setswitchinterval(SWITCH_S)
         gc.freeze()  # modules only: of Java objects that were frozen, py4j's cycles would keep them for good
         self._loop.tick(LOADING_S)
         self._watchdog.start()

@@ -274,7 +274,7 @@ class Serve:
                 records = [each for each in records if (each.partition(), each.offset()) not in self._excluded]
             for part in _parts(record_table(records), self._max_bytes):
                 is_full = size + part.nbytes > self._max_bytes
-                if page and (is_full or (page[-1].done() and not self.is_writing)):
+                if page and (is_full or (page[0].done() and not self.is_writing)):
                     yield page
                     page, size = [], 0
                 page.append(self._decoder.submit(self._decoded, part))

@@ -128,11 +128,13 @@ SELECT count(*)
 
 -- name: select_known_keys
 -- Those of the keys that have a row, live or covered, or are pending; no more than the limit.
-SELECT {{key}} FROM detail_live WHERE {{key}} = ANY (%(keys)s::bigint[])
+-- The planner does not see the keys: it would estimate for each of them, three times, and read the table by workers.
+WITH wanted AS MATERIALIZED (SELECT %(keys)s::bigint[] AS keys)
+SELECT {{key}} FROM detail_live WHERE {{key}} = ANY ((SELECT keys FROM wanted)::bigint[])
 UNION ALL
-SELECT {{key}} FROM detail_covered WHERE {{key}} = ANY (%(keys)s::bigint[])
+SELECT {{key}} FROM detail_covered WHERE {{key}} = ANY ((SELECT keys FROM wanted)::bigint[])
 UNION ALL
-SELECT {{key}} FROM pending_record WHERE {{key}} = ANY (%(keys)s::bigint[])
+SELECT {{key}} FROM pending_record WHERE {{key}} = ANY ((SELECT keys FROM wanted)::bigint[])
 LIMIT %(limit)s
 
 -- name: open_days
