@@ -4,8 +4,9 @@ The driver of `tests.faults.stream`, under the same load and with the same verdi
 While it pauses at a place of a transaction, the broker of the transaction's coordinator, of the group's coordinator or
 of a leader of the output is killed or frozen, and the driver goes on without it. The coordinators and the leader are
 moved, and all brokers are restarted one after the other. The first round has no faults. `--delivery at_least_once` has
-the same faults at the places where its records are sent: there the last two kinds make copies. Exit codes are those of
-`tests/faults/frame.py`; `--only N` runs a single round.
+the same faults at the places where its records are sent: there the last two kinds make copies. `--kafka` names an older
+version of the brokers, whose jars it fetches. Exit codes are those of `tests/faults/frame.py`; `--only N` runs a single
+round.
 """
 
 import argparse
@@ -13,11 +14,13 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from include.contracts.definition import SITE_NAME
 from include.kafka.access import delivery_name
@@ -27,9 +30,11 @@ from tests.faults.stream import run_rounds
 from tests.faults.stream_plan import Fault, Plan
 from tests.servers import wait_until
 from tests.support.broker import PARTITIONS
+from tests.support.older_brokers import VERSIONS, ensure_jars
 from tests.support.three_brokers import COUNT, ThreeBrokers, three_brokers
 
 _HEALTHY_S = 180.0
+_ANSWER_S = 60.0
 _AFTER_S = (0.5, 3.0)
 _DOWN_S = (2.0, 14.0)  # shorter and longer than the session of a broker
 _TRANSACTIONS, _GROUPS = "__transaction_state", "__consumer_offsets"
@@ -137,9 +142,15 @@ class Parts(stream_parts.Parts):
 
 
 @contextmanager
-def parts_in(folder: Path, pipeline: str = SITE_NAME, delivery: str = EXACTLY_ONCE) -> Iterator[Parts]:
-    """Yield the parts, running and healthy, with their logs in the folder; stop them at the end."""
-    with three_brokers(folder / "brokers") as brokers:
+def parts_in(
+    folder: Path, pipeline: str = SITE_NAME, delivery: str = EXACTLY_ONCE, jars: Path | None = None
+) -> Iterator[Parts]:
+    """Yield the parts, running and healthy, with their logs in the folder; stop them at the end.
+
+    `jars` decide the version of the brokers.
+    """
+    with three_brokers(folder / "brokers", jars) as brokers:
+        _make_coordinators(brokers)
         more = {
             "KAFKA_BOOTSTRAP_SERVERS": brokers.bootstrap_servers,
             "KAFKA_PARTITIONS": f"{PARTITIONS}",
@@ -150,6 +161,14 @@ def parts_in(folder: Path, pipeline: str = SITE_NAME, delivery: str = EXACTLY_ON
         with stream_parts.parts_in(folder, pipeline, more=more, cluster=brokers.servers[0]) as parts:
             brokers.wait_until_in_sync()
             yield Parts(**vars(parts), brokers=brokers)
+
+
+def _make_coordinators(brokers: ThreeBrokers) -> None:
+    """Make the topics of the coordinators: with at-least-once delivery the driver does not, and has the same faults."""
+    servers = {"bootstrap.servers": brokers.bootstrap_servers}
+    Producer({**servers, "transactional.id": "none"}).init_transactions(_ANSWER_S)
+    with closing(Consumer({**servers, "group.id": "none"})) as consumer:
+        consumer.committed([TopicPartition(_GROUPS, 0)], _ANSWER_S)
 
 
 def plans(seed: int, rounds: int, delivery: str = EXACTLY_ONCE) -> list[Plan]:
@@ -169,12 +188,14 @@ def main() -> int:
     parser = frame.parser_of("Fails the brokers under the stream, and looks for what was lost.", one_round=True)
     parser.set_defaults(rounds=1 + len(KINDS))
     parser.add_argument("--delivery", choices=(AT_LEAST_ONCE, EXACTLY_ONCE), default=EXACTLY_ONCE)
+    parser.add_argument("--kafka", choices=VERSIONS, help="brokers of an older version (default: the stack's)")
     return frame.prove("stream_on_brokers", parsed := frame.parsed(parser), partial(_prove, parsed))
 
 
 def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
     planned = plans(arguments.seed, arguments.rounds, arguments.delivery)
-    with parts_in(folder, arguments.pipeline, arguments.delivery) as parts:
+    jars = ensure_jars(arguments.kafka) if arguments.kafka else None
+    with parts_in(folder, arguments.pipeline, arguments.delivery, jars) as parts:
         _, is_kept, missing = run_rounds(parts, arguments, planned)
     if missing:
         print(f"the driver never came to these places, so nothing was proved there: {', '.join(sorted(missing))}")
