@@ -165,7 +165,7 @@ def parts_in(
 
 def _make_coordinators(brokers: ThreeBrokers) -> None:
     """Make the topics of the coordinators: with at-least-once delivery the driver does not, and has the same faults."""
-    servers = {"bootstrap.servers": brokers.bootstrap_servers}
+    servers = {"bootstrap.servers": brokers.bootstrap_servers, "log_level": 2}  # a new coordinator is loading first
     Producer({**servers, "transactional.id": "none"}).init_transactions(_ANSWER_S)
     with closing(Consumer({**servers, "group.id": "none"})) as consumer:
         consumer.committed([TopicPartition(_GROUPS, 0)], _ANSWER_S)
