@@ -14,13 +14,13 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from include.contracts.definition import SITE_NAME
 from include.kafka.access import delivery_name
@@ -167,7 +167,8 @@ def _make_coordinators(brokers: ThreeBrokers) -> None:
     """Make the topics of the coordinators: with at-least-once delivery the driver does not, and has the same faults."""
     servers = {"bootstrap.servers": brokers.bootstrap_servers, "log_level": 2}  # a new coordinator is loading first
     Producer({**servers, "transactional.id": "none"}).init_transactions(_ANSWER_S)
-    with closing(Consumer({**servers, "group.id": "none"})) as consumer:
+    # The coordinator may not yet lead its partition; the topic is there.
+    with closing(Consumer({**servers, "group.id": "none"})) as consumer, suppress(KafkaException):
         consumer.committed([TopicPartition(_GROUPS, 0)], _ANSWER_S)
 
 
