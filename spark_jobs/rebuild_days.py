@@ -82,11 +82,13 @@ def main(dates: str, run_id: str, reason: str | None, seconds: float) -> int:
     days = [Day.parse(each, settings.timezone) for each in dates.split(",")]
     with ThreadPoolExecutor(1, "spark") as executor:  # Spark starts while the first day's sources are determined
         context = executor.submit(open_context, settings.spark, "rebuild_days", settings.batch.driver_memory)
-        from spark_jobs.batch.rebuild import rebuild_day  # takes 0.3 s, in which the JVM starts
+        from spark_jobs.batch.rebuild import VersionPreload, rebuild_day  # takes 0.3 s, in which the JVM starts
+
+        preload = VersionPreload(settings, settings.pipeline)
 
         def build(day: Day) -> None:
             with lineage_of(settings.lineage, rebuild_job(settings, day)) as outcome:
-                built = rebuild_day(context.result, settings, settings.pipeline, day, run_id, reason)
+                built = rebuild_day(context.result, settings, settings.pipeline, day, run_id, reason, preload=preload)
                 outcome.generation_id = built.generation_id
 
         begun = GenerationStore(settings.database).begun_days(run_id)

@@ -27,6 +27,7 @@ from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.contracts.errors import DatabaseUnavailable, MissingRange, Retryable
+from include.contracts.offsets import Offsets
 from include.database.generation_store import Built, Counts, GenerationStore
 from include.database.named import query
 from include.database.schema_check import require_zone
@@ -34,7 +35,6 @@ from include.database.sessions import KeptConnection
 from include.gateway.home_cluster import require_own_cluster
 from include.kafka.offsets import OffsetReader
 from include.runtime.failpoints import failpoint
-from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import DatabaseSettings, Settings
 from spark_jobs.batch import tasks
 from spark_jobs.batch.sources import ArchiveSource, Known, Sources, Taken, archive_sources, refuse_lost_range
@@ -127,46 +127,57 @@ class PreloadedVersions:
 
 
 class VersionPreload:
-    """Reads splits of the table's topic in a thread, up to `MAX_RECORDS` records."""
+    """Reads splits of the table's topic in a thread, up to `MAX_RECORDS` records.
 
-    def __init__(
-        self, splits: Sequence[Split], definition: Definition, kafka: KafkaConnection, store: GenerationStore
-    ) -> None:
+    An application that builds several days has one: each day reads on where the one before ended.
+    """
+
+    def __init__(self, settings: Settings, definition: Definition) -> None:
         self._definition = definition
-        self._kafka = kafka
-        self._store = store
+        self._kafka = settings.kafka.connection
+        self._store = GenerationStore(settings.database)
+        self._executor = ThreadPoolExecutor(1, "table-preload")  # one thread, because it has one reader
+        self._origin: tuple[str, Offsets] = ("", {})  # of `_held`: the topic's id, and first offsets
+        self._ends: Offsets = {}
+        self._held = PreloadedVersions()
+
+    def begin(self, topic_id: str, splits: Sequence[Split]) -> tuple[list[Split], int, Future[PreloadedVersions]]:
+        """Return the splits that are left for the tasks, the number of offsets in the others, and their versions.
+
+        Those are read meanwhile; the future raises the errors of `read_topic`.
+        """
         mine: list[TopicSplit] = []
-        self.left: list[Split] = []  # for the tasks to read
+        left: list[Split] = []
         room = MAX_RECORDS
         for split in splits:
             if isinstance(split, TopicSplit) and split.end - split.start <= room:
                 mine.append(split)
                 room -= split.end - split.start
             else:
-                self.left.append(split)
-        executor = ThreadPoolExecutor(1, "table-preload")
-        self._preload: Future[PreloadedVersions] = executor.submit(self._read, mine)
-        executor.shutdown(wait=False)
+                left.append(split)
+        return left, MAX_RECORDS - room, self._executor.submit(self._read, topic_id, mine)
 
-    def result(self) -> PreloadedVersions:
-        """Return the versions. Blocks until they are read; raises the errors of `read_topic`."""
-        return self._preload.result()
-
-    def _read(self, splits: Sequence[TopicSplit]) -> PreloadedVersions:
+    def _read(self, topic_id: str, splits: Sequence[TopicSplit]) -> PreloadedVersions:
+        origin = topic_id, {split.partition: split.start for split in splits}
+        ends = {split.partition: split.end for split in splits}
+        if origin != self._origin or any(end > ends[partition] for partition, end in self._ends.items()):
+            self._origin, self._ends, self._held = origin, origin[1], PreloadedVersions()
         schema = table_schema(self._definition)
         columns = RawColumns(self._definition.table, schema.names)
-        found: list[pa.Table] = []
-        records_read = 0
+        found = [*self._held.versions]
+        records_read = self._held.records
         gc.disable()  # records are tuples without reference cycles; the tasks disable it too
         try:
-            for records in read_topic(splits, self._kafka, all_headers=False):
+            new = [dataclasses.replace(split, start=self._ends[split.partition]) for split in splits]
+            for records in read_topic(new, self._kafka, all_headers=False):
                 versions, rejects = columns.read(records)
                 self._store.save_rejects(rejects)
                 found.append(versions.select(schema.names))
                 records_read += records.num_rows
         finally:
             gc.enable()
-        return PreloadedVersions(found, records_read)
+        self._ends, self._held = ends, PreloadedVersions(found, records_read)
+        return self._held
 
 
 def map_some_partitions(
@@ -195,11 +206,12 @@ class TaskFailed(Retryable):
 
 def rebuild_day(
     start_context: Callable[[], SparkContext], settings: Settings, definition: Definition, day: Day, run_id: str,
-    reason: str | None, from_archive: bool = False,
+    reason: str | None, from_archive: bool = False, preload: VersionPreload | None = None,
 ) -> Built:  # fmt: skip
     """Build a generation of the day; `start_context` is called once the sources are known.
 
-    With `from_archive` the stream is read from the archive even if the topic still holds the day.
+    With `from_archive` the stream is read from the archive even if the topic still holds the day. Days that are built
+    one after the other may share a `preload`.
 
     Raises DayNotOver, ConfigurationError, ForeignCluster, ArchiveDamaged, DayBusy, MissingRange, TopicChanged,
     BrokerUnavailable, DatabaseUnavailable, StaleRun, TaskFailed.
@@ -208,6 +220,7 @@ def rebuild_day(
     require_zone(settings, "batch")
     store = GenerationStore(settings.database)
     offset_reader = OffsetReader(settings.kafka.connection)
+    versions = preload or VersionPreload(settings, definition)
     with store.hold(day):
         store.count_attempt(day, run_id)
         require_own_cluster(settings.kafka.connection, [settings.gateway.fallback_dir])
@@ -227,9 +240,11 @@ def rebuild_day(
             return dataclasses.replace(found, topic_ids=topic_ids)
 
         def build_of(found: Sources) -> Built:
-            preload = VersionPreload(found.table, definition, settings.kafka.connection, store)
-            found = dataclasses.replace(found, table=tuple(preload.left))
-            return build(start_context(), settings, definition, day, run_id, reason, found, preloaded=preload.result)
+            left, count, preloaded = versions.begin(topic_ids[definition.table.name], found.table)
+            found, context = dataclasses.replace(found, table=tuple(left)), start_context()
+            # what the driver reads is in no bucket
+            buckets = buckets_for(found.records - count, settings.batch.rows_per_task, context.defaultParallelism)
+            return build(context, settings, definition, day, run_id, reason, found, buckets, preloaded.result)
 
         found = sources(from_archive)
         try:

@@ -13,7 +13,7 @@ from include.contracts.day import Day
 from include.contracts.errors import USAGE
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.generation_store import GenerationStore
-from spark_jobs.batch.rebuild import rebuild_day
+from spark_jobs.batch.rebuild import VersionPreload, rebuild_day
 from spark_jobs.rebuild_days import build_days
 from tests.fakes.events import board, member
 from tests.support.pipeline import ROOT, environment, migrated, produce, rows, run_module
@@ -93,6 +93,29 @@ def test_a_job_that_is_killed_goes_on_after_the_day_that_killed_it(settings, var
     run_module(job("night"), variables)
 
     assert [row[0] for row in rows(settings, BUILT)] == [day.date for day in (DAYS[0], *DAYS[2:])]
+
+    own = ["spark_jobs/rebuild_day.py", "--day", str(DAYS[1]), "--run-id", "own"]
+    run_module(own, variables)  # the dead job holds the day no more
+
+    assert rows(settings, BUILT)[-1][:3] == (DAYS[1].date, "own", 2)
+    assert rows(settings, "SELECT count(*) FROM generation WHERE status = 'building'") == [(0,)]
+
+
+def test_a_day_has_the_versions_that_came_since_the_day_before_was_built(spark, settings):
+    preload = VersionPreload(settings, PIPELINE)
+
+    def build(run_id, day, *shared):
+        return rebuild_day(lambda: spark.sparkContext, settings, PIPELINE, day, run_id, None, False, *shared)
+
+    before = build("shared", DAYS[0], preload)
+    noon = rfc3339(DAYS[1].start + dt.timedelta(hours=12))
+    produce(settings, [("member", 7, member(7, nickname="renamed", createdAt=noon, modifiedAt=noon)),
+                       ("member", 8, member(8, createdAt=noon, modifiedAt=noon))])  # fmt: skip
+    produce(settings, [("board", 99, board(99, 8, createdAt=noon, modifiedAt=noon))])
+    after = build("shared", DAYS[1], preload)
+
+    assert (before.row_count, after.row_count) == (1, 3)
+    assert after.content_hash == build("alone", DAYS[1]).content_hash
 
 
 def test_no_day_is_begun_once_the_time_is_over(settings, variables):
