@@ -182,6 +182,7 @@ def _result(outcome: Outcome) -> KeptResult | RefusedResult | NotKeptResult:
 
 _decode = msgspec.json.Decoder().decode
 _PIECE_BYTES = 1 << 16  # scanned at a time: a body with too many parts is refused without scanning the rest
+_FIELD_BYTES = 4  # of the shortest field, such as "":1
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'"[{:'))
 
 
@@ -241,7 +242,9 @@ def _is_large(body: bytes, limits: GatewayLimits) -> bool:
     # counts strings too, so it may be a false alarm; nearly every body is below, most by their length alone
     if len(body) <= limits.max_containers:
         return False
-    return body.count(b"{") + body.count(b"[") > limits.max_containers or body.count(b":") > limits.max_fields
+    if body.count(b"{") + body.count(b"[") > limits.max_containers:
+        return True
+    return len(body) > _FIELD_BYTES * limits.max_fields and body.count(b":") > limits.max_fields
 
 
 def _require(count: int, limit: int, what: str) -> None:

@@ -44,6 +44,7 @@ def test_parts_are_counted_as_a_walk_counts_them(value, is_ascii, piece_bytes):
         (b"[" + b"[]," * 100 + b"0]", "100 objects and arrays"),
         (b"[" * 101 + b"]" * 101, "100 objects and arrays"),
         (json.dumps({str(n): n for n in range(1001)}).encode(), "1000 fields"),
+        (b"{" + b",".join([b'"":1'] * 1001) + b"}", "1000 fields"),  # the shortest fields
     ],
 )
 def test_too_many_parts_are_413_and_the_limit_is_named(body, limit):
