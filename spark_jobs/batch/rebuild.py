@@ -136,15 +136,15 @@ class VersionPreload:
         self._definition = definition
         self._kafka = settings.kafka.connection
         self._store = GenerationStore(settings.database)
-        self._executor = ThreadPoolExecutor(1, "table-preload")  # one thread, because it has one reader
+        self._executor = ThreadPoolExecutor(1, "table-preload")
         self._origin: tuple[str, Offsets] = ("", {})  # of `_held`: the topic's id, and first offsets
         self._ends: Offsets = {}
         self._held = PreloadedVersions()
 
-    def begin(self, topic_id: str, splits: Sequence[Split]) -> tuple[list[Split], int, Future[PreloadedVersions]]:
-        """Return the splits that are left for the tasks, the number of offsets in the others, and their versions.
+    def begin(self, topic_id: str, splits: Sequence[Split]) -> tuple[list[Split], Future[PreloadedVersions]]:
+        """Return the splits that are left for the tasks, and the versions of the others, which are read meanwhile.
 
-        Those are read meanwhile; the future raises the errors of `read_topic`.
+        The future raises the errors of `read_topic`.
         """
         mine: list[TopicSplit] = []
         left: list[Split] = []
@@ -155,7 +155,7 @@ class VersionPreload:
                 room -= split.end - split.start
             else:
                 left.append(split)
-        return left, MAX_RECORDS - room, self._executor.submit(self._read, topic_id, mine)
+        return left, self._executor.submit(self._read, topic_id, mine)
 
     def _read(self, topic_id: str, splits: Sequence[TopicSplit]) -> PreloadedVersions:
         origin = topic_id, {split.partition: split.start for split in splits}
@@ -240,11 +240,9 @@ def rebuild_day(
             return dataclasses.replace(found, topic_ids=topic_ids)
 
         def build_of(found: Sources) -> Built:
-            left, count, preloaded = versions.begin(topic_ids[definition.table.name], found.table)
+            left, preloaded = versions.begin(topic_ids[definition.table.name], found.table)
             found, context = dataclasses.replace(found, table=tuple(left)), start_context()
-            # what the driver reads is in no bucket
-            buckets = buckets_for(found.records - count, settings.batch.rows_per_task, context.defaultParallelism)
-            return build(context, settings, definition, day, run_id, reason, found, buckets, preloaded.result)
+            return build(context, settings, definition, day, run_id, reason, found, preloaded=preloaded.result)
 
         found = sources(from_archive)
         try:

@@ -1,5 +1,6 @@
 """Splits of the raw input, ranges of a topic or files of the archive, read as Arrow tables in a Python worker."""
 
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -90,7 +91,7 @@ def _read_partitions(
     (topic,) = {split.topic for split in splits.values()}
     positions = {partition: split.start for partition, split in splits.items() if split.start < split.end}
     ends = {partition: splits[partition].end for partition in positions}
-    reader = _reader(kafka)
+    reader = _reader(kafka, threading.get_ident())
     reader.begin(topic, positions)
     try:
         for records in reader.iter_to(ends, positions, READ_TIMEOUT_S):
@@ -100,6 +101,6 @@ def _read_partitions(
 
 
 @cache
-def _reader(kafka: KafkaConnection) -> RangeReader:
-    """Return the worker's reader, which is reused for every split: creating one takes longer than reusing it."""
+def _reader(kafka: KafkaConnection, _thread: int) -> RangeReader:
+    """Return the thread's reader, which is reused for every split: creating one takes longer than reusing it."""
     return RangeReader(kafka)

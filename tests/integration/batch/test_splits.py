@@ -3,6 +3,8 @@
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 import pytest
 from confluent_kafka import Producer
@@ -23,15 +25,15 @@ def topic(kafka):
     TopicLog(kafka.bootstrap_servers).make(TOPIC)
 
 
-def send(kafka, *values):
+def send(kafka, *values, partition=1):
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for value in values:
-        producer.produce(TOPIC, value, partition=1)
+        producer.produce(TOPIC, value, partition=partition)
     assert producer.flush(30) == 0
 
 
-def read(kafka, count):
-    wanted = [TopicSplit(TOPIC, 0, 0, 0), TopicSplit(TOPIC, 1, 0, count)]
+def read(kafka, count, partition=1):
+    wanted = [TopicSplit(TOPIC, 1 - partition, 0, 0), TopicSplit(TOPIC, partition, 0, count)]
     for table in read_topic(wanted, KafkaConnection(kafka.bootstrap_servers), ("value",)):
         yield table["value"].to_pylist()
 
@@ -70,3 +72,17 @@ def test_broker_that_says_nothing_is_named_when_the_time_is_up(kafka, monkeypatc
     finally:
         os.kill(kafka.pid, signal.SIGCONT)
     assert [*read(kafka, 1)] == [[b"one"]]
+
+
+def test_two_threads_that_read_at_once_have_their_records_each(kafka):
+    values = [b"%d" % number for number in range(2 * ROWS)]
+    others = [b"other %d" % number for number in range(2 * ROWS)]
+    send(kafka, *values)
+    send(kafka, *others, partition=0)
+    mine, theirs = read(kafka, len(values)), read(kafka, len(others), partition=0)
+    first = next(mine)
+    with ThreadPoolExecutor(1) as executor:
+        others_first = executor.submit(next, theirs).result()
+        assert [*first, *chain.from_iterable(mine)] == values
+        rest = executor.submit(lambda: [*chain.from_iterable(theirs)]).result()
+    assert [*others_first, *rest] == others

@@ -45,7 +45,7 @@ def split(partition, start, end):
 
 
 def read(preload, *splits, topic_id="a"):
-    left, _, preloaded = preload.begin(topic_id, splits)
+    left, preloaded = preload.begin(topic_id, splits)
     assert left == []
     found = preloaded.result()
     ids = sorted(id_ for table in found.versions for id_ in table[PIPELINE.table.key_column].to_pylist())
@@ -82,7 +82,7 @@ def test_a_day_after_a_failed_read_reads_what_that_one_should_have_read(preload,
     read(preload, split(0, 0, 2))
     with monkeypatch.context() as patched:
         patched.setattr(rebuild, "read_topic", _unavailable)
-        _, _, preloaded = preload.begin("a", [split(0, 0, 3)])
+        _, preloaded = preload.begin("a", [split(0, 0, 3)])
         with pytest.raises(BrokerUnavailable):
             preloaded.result()
     assert read(preload, split(0, 0, 3)) == [0, 1, 2]
@@ -94,5 +94,5 @@ def _unavailable(*_, **__):
 
 def test_a_split_that_is_too_large_is_left_to_the_tasks(preload, asked):
     large = split(0, 0, MAX_RECORDS + 1)
-    left, count, preloaded = preload.begin("a", [large, split(1, 0, 2)])
-    assert (left, count, preloaded.result().records) == ([large], 2, 2)
+    left, preloaded = preload.begin("a", [large, split(1, 0, 2)])
+    assert (left, preloaded.result().records) == ([large], 2)
