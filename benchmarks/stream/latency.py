@@ -10,8 +10,8 @@ from tests.support.gateway_process import GatewayProcess
 _RATE = 500
 _WARM_UP_S = 20.0
 _SECONDS = 30.0
-_P50_S = 1.5
-_P99_S = 4.0
+_P50_S = 1.0
+_P99_S = 2.0
 _EXACTLY_ONCE_FACTOR = 1.2
 
 

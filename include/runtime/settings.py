@@ -249,8 +249,8 @@ class StreamSettings:
         "Spark's checkpoints, of the running driver alone", env=True, container="/var/lib/pipeline/checkpoints")
     state_dir: Path = setting("STREAM_STATE_DIR", kinds.PATH, Path(".state/stream-state"),
         "the join's table, which outlives the driver", env=True, container="/var/lib/pipeline/stream-state")
-    trigger_interval_s: float = setting("STREAM_TRIGGER_INTERVAL_S", _SECONDS_OR_NONE, 0.7,
-        "time from one batch of a query to the next", env=True)
+    trigger_interval_s: float = setting("STREAM_TRIGGER_INTERVAL_S", _SECONDS_OR_NONE, 0.8,
+        "time from one batch of *join* to the next; *serve* looks for records four times as often", env=True)
     metrics_host: str = setting("STREAM_METRICS_HOST", kinds.TEXT, "127.0.0.1", "health, metrics", container="0.0.0.0")
     metrics_port: int = setting("STREAM_METRICS_PORT", kinds.PORT, 18081,
         "health, metrics", env=True, container="18081")

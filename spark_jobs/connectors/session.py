@@ -212,11 +212,13 @@ def open_session(
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     require_token(session.sparkContext)
-    # it logs a warning for each read with a given consumer group, see RANGE_GROUP in spark_jobs.connectors.kafka
+    # one logs a warning for each read with a given consumer group, see RANGE_GROUP in spark_jobs.connectors.kafka; the
+    # other for each batch that takes longer than the interval, as most of *serve* do under load
     jvm = session.sparkContext._jvm
     assert jvm is not None
     log4j = jvm.org.apache.logging.log4j
-    log4j.core.config.Configurator.setLevel("org.apache.spark.sql.kafka010.KafkaSourceProvider", log4j.Level.ERROR)
+    for name in ("kafka010.KafkaSourceProvider", "execution.streaming.runtime.ProcessingTimeExecutor"):
+        log4j.core.config.Configurator.setLevel(f"org.apache.spark.sql.{name}", log4j.Level.ERROR)
     return session
 
 

@@ -262,7 +262,7 @@ class Serve:
         """Yield the records of the range in pages of at most `max_bytes`, or of one record.
 
         The parts of a page are decoded in a thread while the next one is read. Most of decoding is Arrow's, which runs
-        beside Python. A page ends early if it is decoded and no other one is being written.
+        beside Python. A page ends early if its first part is decoded and no other page is being written.
         """
         if tail.position != range_.start:
             tail.begin(range_.start)
@@ -327,6 +327,9 @@ class ServeQuery(StreamQuery):
     """Writes the output topic to PostgreSQL."""
 
     name: ClassVar[Query] = "serve"
+    # Spark triggers at multiples of the interval since 1970, both queries at once: records of the join, which takes a
+    # part of it, would wait for the rest
+    triggers: ClassVar[int] = 4
 
     def start(self, session: SparkSession, checkpoints: Path) -> StreamingQuery:
         """See `StreamQuery.start`."""

@@ -112,6 +112,7 @@ class StreamQuery(ABC):
     """
 
     name: ClassVar[Query]
+    triggers: ClassVar[int] = 1  # of the query in STREAM_TRIGGER_INTERVAL_S
     _streaming: StreamingQuery
 
     def __init__(self, context: DriverContext, definition: Definition) -> None:
@@ -237,7 +238,7 @@ class StreamQuery(ABC):
                 raise
 
         writer = frame.writeStream.queryName(self.name).foreachBatch(guarded)
-        interval = f"{self._context.settings.stream.trigger_interval_s:.3f} seconds"
+        interval = f"{self._context.settings.stream.trigger_interval_s / self.triggers:.3f} seconds"
         writer = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime=interval)
         self._streaming = writer.start()
         self._closing.callback(self._streaming.stop)
