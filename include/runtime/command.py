@@ -78,12 +78,12 @@ def _run(component: str, main: Callable[[], Any]) -> int:
         return exc.exit_code
 
 
-def collect_garbage_rarely() -> None:
-    """Collect garbage after 50,000 new objects instead of Python's 700, which scans the records in flight repeatedly.
+def collect_garbage_rarely(objects: int = _GARBAGE_OBJECTS) -> None:
+    """Collect garbage after so many new objects instead of Python's 700, which scans the records in flight repeatedly.
 
     That took a fifth of the CPU of an event in the gateway, and half of that of a record that the driver reads.
     """
-    gc.set_threshold(_GARBAGE_OBJECTS)
+    gc.set_threshold(objects)
 
 
 def component_of(command_path: str) -> str:

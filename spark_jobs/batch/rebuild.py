@@ -241,8 +241,8 @@ def rebuild_day(
 
         def build_of(found: Sources) -> Built:
             left, preloaded = versions.begin(topic_ids[definition.table.name], found.table)
-            found, context = dataclasses.replace(found, table=tuple(left)), start_context()
-            return build(context, settings, definition, day, run_id, reason, found, preloaded=preloaded.result)
+            found = dataclasses.replace(found, table=tuple(left))
+            return build(start_context(), settings, definition, day, run_id, reason, found, preloaded=preloaded.result)
 
         found = sources(from_archive)
         try:
