@@ -31,11 +31,14 @@ ACTIONS = ("kill", "pause")
 RECORD_ACTIONS = ("fail", "kill")
 ARMED = "armed"
 STATE_FAILPOINTS = ("state.writing", "state.before_rename", "state.after_rename", "state.merged")
-TRANSACTION_FAILPOINTS = (  # of exactly-once delivery
-    "transaction.planned",
+TRANSACTION_FAILPOINTS = (  # of exactly-once delivery: of a batch, and of a page of pending records
     "transaction.sending",
     "transaction.before_commit",
     "transaction.after_commit",
+    "page.planned",
+    "page.sending",
+    "page.before_commit",
+    "page.after_commit",
 )
 STREAM_FAILPOINTS = (
     "table.while_loading",

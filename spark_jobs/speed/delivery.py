@@ -226,8 +226,8 @@ class ExactlyOnce(Delivery):
         refuse_too_large(records)
         page = secrets.randbits(62)
         plan(page)
-        failpoint("transaction.planned")
-        self._send(records, replace(self.committed, page=page))
+        failpoint("page.planned")
+        self._send(records, replace(self.committed, page=page), "page")
 
     def renew(self) -> None:
         """See `Delivery.renew`. Raises as `settle`."""
@@ -235,7 +235,7 @@ class ExactlyOnce(Delivery):
             self.settle()
             self._send(None, self.committed)
 
-    def _send(self, records: pa.Table | None, after: Committed) -> None:
+    def _send(self, records: pa.Table | None, after: Committed, of: str = "transaction") -> None:
         producer, group = self._producer, self._group
         assert producer is not None
         assert group is not None
@@ -246,15 +246,15 @@ class ExactlyOnce(Delivery):
             for number, record in enumerate(iter_records(records)):
                 self._produce(producer, *record)
                 if number % 10_000 == 0:
-                    failpoint("transaction.sending")
+                    failpoint(f"{of}.sending")
                     producer.poll(0)
             metadata = group.consumer_group_metadata()
             self._within(CALL_S, lambda: producer.send_offsets_to_transaction(offsets, metadata, CALL_S))
-            failpoint("transaction.before_commit")
+            failpoint(f"{of}.before_commit")
             self._within(TRANSACTION_S, lambda: producer.commit_transaction(TRANSACTION_S))
         except KafkaException as exc:
             raise self._error(exc) from exc
-        failpoint("transaction.after_commit")
+        failpoint(f"{of}.after_commit")
         self.committed, self._committed_at = after, time.monotonic()
 
     def _within(self, seconds: float, call: Callable[[], object]) -> None:

@@ -63,13 +63,18 @@ def prove(name: str, arguments: argparse.Namespace, proof: Callable[[Path], bool
         if not good:
             given = {option: value for option, value in vars(arguments).items() if option not in ("folder", "only")}
             again = shlex.join(["python", "-m", f"tests.faults.{name}",
-                                *(f"--{option}={value}" for option, value in given.items() if value)])  # fmt: skip
+                                *(_argument(option, value) for option, value in given.items() if value)])  # fmt: skip
             print(f"logs and data are in {folder}\nagain: {again}", flush=True)
             if "only" in arguments:
                 print(f"a single round N of these: {again} --only N", flush=True)
         elif arguments.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
     return 0 if good else 1
+
+
+def _argument(option: str, value: object) -> str:
+    name = f"--{option.replace('_', '-')}"
+    return name if value is True else f"{name}={value}"
 
 
 def print_impossible(reasons: Mapping[str, str]) -> None:

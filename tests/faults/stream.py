@@ -30,16 +30,17 @@ def main() -> int:
     """Run the rounds and print what each found."""
     parser = frame.parser_of("Kills what the speed layer is made of, and looks for what was lost.", one_round=True)
     parser.add_argument(
-        "--fault", default="", help="only faults in whose names this text is: 'record that', 'PostgreSQL'"
+        "--fault", default="", help="only faults whose names this regular expression finds: 'record that', 'PostgreSQL'"
     )
+    parser.add_argument("--every-round", action="store_true", help="each fault in every round")
     parser.add_argument("--delivery", choices=(AT_LEAST_ONCE, EXACTLY_ONCE), default=AT_LEAST_ONCE)
     arguments = frame.parsed(parser)
     pipeline = PIPELINES[arguments.pipeline]
-    planned = plans(pipeline, arguments.seed, arguments.rounds, arguments.fault, arguments.delivery)
+    planned = plans(
+        pipeline, arguments.seed, arguments.rounds, arguments.fault, arguments.delivery, arguments.every_round
+    )
     if not planned:
-        parser.error(
-            f"--fault {arguments.fault!r}: no fault has this text in its name; see tests/faults/stream_plan.py"
-        )
+        parser.error(f"--fault {arguments.fault!r} finds no name of a fault; see tests/faults/stream_plan.py")
     return frame.prove("stream", arguments, partial(_prove, arguments, planned))
 
 

@@ -1,6 +1,7 @@
 """The plan of a round: random faults at random points and times, the same for the same seed."""
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -72,12 +73,13 @@ Plan = tuple[Fault, ...]
 
 OF_A_RECORD = (Effect.RECORD_FAILS, Effect.RECORD_KILLS)
 _OF_A_PLACE = (*OF_A_RECORD, Effect.COMMIT_UNANSWERED)
+_JOIN_FAILPOINTS = ("join.before_send", "join.after_send", "join.before_ledger", "resolve.after_send")
 # Each of them once before any comes again.
 ONCE: tuple[tuple[Effect, str | None], ...] = (
     *((Effect.DRIVER_KILLED, place) for place in STREAM_FAILPOINTS),
     *((effect, None) for effect in Effect if effect not in _OF_A_PLACE),
     *((effect, place) for effect in OF_A_RECORD for place in RECORD_FAILPOINTS),
-    *((Effect.DRIVER_FROZEN, place) for place in TRANSACTION_FAILPOINTS),
+    *((Effect.DRIVER_FROZEN, place) for place in (*TRANSACTION_FAILPOINTS, *_JOIN_FAILPOINTS)),
     *((Effect.SECOND_DRIVER, place) for place in TRANSACTION_FAILPOINTS),
     (Effect.BROKER_KILLED, "transaction.before_commit"),
     (Effect.BROKER_FROZEN, "transaction.before_commit"),
@@ -133,10 +135,18 @@ def impossible_effects(pipeline: Definition) -> dict[Effect, str]:
     return {}
 
 
-def plans(pipeline: Definition, seed: int, rounds: int, named: str = "", delivery: str = AT_LEAST_ONCE) -> list[Plan]:
+def plans(
+    pipeline: Definition,
+    seed: int,
+    rounds: int,
+    named: str = "",
+    delivery: str = AT_LEAST_ONCE,
+    is_every_round: bool = False,
+) -> list[Plan]:
     """The faults of each round: the first has none, those of the others differ, and all come before any comes again.
 
-    `named`: only those in whose names the text is.
+    `named`: only those in whose names the regular expression finds something. `is_every_round`: each of them in every
+    round but the first, in any order.
     """
     absent = TRANSACTION_FAILPOINTS if delivery == AT_LEAST_ONCE else ()
     possible = [each for each in ONCE if each[0] not in impossible_effects(pipeline) and each[1] not in absent]
@@ -144,9 +154,11 @@ def plans(pipeline: Definition, seed: int, rounds: int, named: str = "", deliver
     hard = rounds - 1
     if hard < 1:
         return [()]
-    once = [(effect, place) for effect, place in possible if named in Fault(effect, place).name]
+    once = [(effect, place) for effect, place in possible if re.search(named, Fault(effect, place).name)]
     if not once:
         return []
+    if is_every_round:
+        return [(), *(_plan(chance, chance.sample(once, len(once))) for _ in range(hard))]
     wanted = chance.sample(once, len(once))
     wanted.sort(key=lambda each: each[0] is not Effect.TOPIC_MADE_AGAIN)  # while there is little to send again
     wanted += chance.choices(once, k=max(0, hard - len(wanted)))

@@ -406,6 +406,19 @@ def test_a_few_rounds_have_every_fault_too_and_many_more_than_once():
     assert plans(BOARDS, 7, 1) == [()]
 
 
+def test_rounds_may_have_every_fault_of_a_name():
+    none, *made = plans(BOARDS, 7, 4, "driver (killed|frozen).* at (transaction|page)", EXACTLY_ONCE, True)
+    wanted = [
+        (Effect.COMMIT_UNANSWERED, "transaction.before_commit"),
+        *((Effect.DRIVER_KILLED, place) for place in TRANSACTION_FAILPOINTS),
+        *((Effect.DRIVER_FROZEN, place) for place in TRANSACTION_FAILPOINTS),
+    ]
+    assert none == ()
+    for plan in made:
+        assert sorted(((fault.effect, fault.place) for fault in plan), key=str) == sorted(wanted, key=str)
+    assert len({*made}) == 3
+
+
 def test_every_place_has_a_kill():
     assert {place for effect, place in ONCE if effect is Effect.DRIVER_KILLED} == {*STREAM_FAILPOINTS, None}
 
