@@ -128,6 +128,8 @@ class Parts:
             if place == "table.while_loading":
                 self.driver.kill()
             return self.driver.is_killed_at(place)
+        if fault.effect is Effect.COMMIT_UNANSWERED:  # a start commits what is committed, which cannot be told apart
+            wait_until(self.driver.is_healthy, _TAKEN_S, f"a driver runs: {fault}")
         try:
             self.driver.arm_pause(place)
             if not self.driver.is_paused_at(place):
