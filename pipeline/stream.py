@@ -38,7 +38,7 @@ def repair(dry_run: bool, consumer: str | None, reject: str | None, force: bool)
     removed records that the stream had not read (RangeExpired), or if the ledger is beyond the topic's end
     (LedgerBeyondEnd). This command shows each such partition, the offset to continue from and the number of lost
     records. Without --dry-run it moves the ledger to that offset: the first record that the topic still holds. Reading
-    a record twice does no harm.
+    a record twice does no harm to the table; the output topic gets a copy, also with exactly-once delivery.
 
     The stream also refuses to start if generations were built from another topic of the table (TopicReplaced): their
     cuts have no meaning for the present topic. This command removes the topic from the cuts and marks the published

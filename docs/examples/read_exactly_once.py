@@ -2,7 +2,8 @@
 
     python docs/examples/read_exactly_once.py 127.0.0.1:9092 board-detail copy.sqlite
 
-Runs until the present end of the topic. Another run goes on from there. Needs confluent-kafka.
+Runs until the present end of the topic. Another run goes on from there, and fails if the topic does not have the
+records from there: they expired, or the topic was made again. Needs confluent-kafka.
 """
 
 import sqlite3
@@ -24,6 +25,7 @@ def main(bootstrap_servers: str, topic: str, path: str) -> int:
     consumer = Consumer({
         "bootstrap.servers": bootstrap_servers, "group.id": "read-exactly-once", "enable.auto.commit": False,
         "isolation.level": "read_committed", "enable.partition.eof": True,
+        "auto.offset.reset": "error",
     })  # fmt: skip
     known = dict(database.execute("SELECT partition, next_offset FROM position"))
     partitions = consumer.list_topics(topic, 30).topics[topic].partitions

@@ -131,6 +131,12 @@ class OffsetLedger:
                         query("set_ledger_entry", cursor), output | {"partition": partition, "to_offset": end}
                     )
 
+    def repaired_at(self, consumer: str) -> int:
+        """Return when a person last moved entries of the consumer, in µs since 1970; 0 if nobody did."""
+        with self._connection.transaction() as cursor:
+            cursor.execute(query("select_repaired_at", cursor), {"consumer": consumer})
+            return int(cursor.fetchone()[0])
+
     def close(self) -> None:
         """Close the connection. The next call opens another."""
         self._connection.close()

@@ -279,8 +279,8 @@ def topics_below(kafka: KafkaConnection, names: Collection[str], needed_bytes: i
                 continue
         if value < needed_bytes:
             found.append(
-                f"topic {resource.name} has {_LIMIT}={value}, and the gateway's batches need {needed_bytes}: Kafka "
-                f"would refuse events that were accepted; set {_LIMIT} of the topic to at least {needed_bytes}: "
+                f"topic {resource.name} has {_LIMIT}={value}, and batches need {needed_bytes}: Kafka would refuse "
+                f"records that were accepted; set {_LIMIT} of the topic to at least {needed_bytes}: "
                 f"{alter_command(kafka.bootstrap_servers, resource.name, _LIMIT, needed_bytes)}"
             )
     return found

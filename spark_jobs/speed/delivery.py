@@ -28,9 +28,9 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from pyspark.sql import DataFrame
 
 from include.contracts.definition import Definition
-from include.contracts.errors import BrokerUnavailable, DriverFenced, PipelineError, Retryable
+from include.contracts.errors import BrokerUnavailable, ConfigurationError, DriverFenced, PipelineError, Retryable
 from include.contracts.offsets import OffsetRange, Offsets
-from include.contracts.topics import TRANSACTION_S, TRANSACTION_SETTINGS
+from include.contracts.topics import MAX_OUTPUT_BYTES, TRANSACTION_S, TRANSACTION_SETTINGS
 from include.kafka.access import broker_error, client_settings, delivery_name
 from include.runtime.failpoints import failpoint
 from include.runtime.kafka_connection import KafkaConnection
@@ -45,6 +45,13 @@ CLOSE_S = 10.0  # for a transaction that is open when the driver stops
 _POLL_S = 0.05
 _GRACE_S = 5.0
 _FRAMING = 20  # bytes that Kafka adds at most to a key, a value or a header
+_REQUEST_BYTES = int(str(TRANSACTION_SETTINGS["message.max.bytes"]))
+# Settings of the broker that no transaction of the driver passes.
+_OF_BROKER = {
+    KafkaError.MSG_SIZE_TOO_LARGE: f"set max.message.bytes of the topic to {MAX_OUTPUT_BYTES} or more",
+    KafkaError.INVALID_TRANSACTION_TIMEOUT:
+        f"set transaction.max.timeout.ms of the brokers to {TRANSACTION_SETTINGS['transaction.timeout.ms']} or more",
+}  # fmt: skip
 
 
 class DeliveryInDoubt(Retryable):
@@ -59,12 +66,14 @@ class RecordTooLarge(Exception):
 class Committed:
     """The group's state: the next offsets of the stream, the last page of pending records, the database's timeline.
 
-    A partition without offset has none here. `timeline` is empty if nothing was ever committed.
+    A partition without offset has none here. `timeline` is empty if nothing was ever committed. `is_overruled`: the
+    ledger was repaired since, and wins; there are no offsets then.
     """
 
     offsets: Offsets
     page: int = 0
     timeline: str = ""
+    is_overruled: bool = False
 
 
 class Delivery(ABC):
@@ -137,17 +146,19 @@ class ExactlyOnce(Delivery):
         self._topic = definition.stream.name
         self._name = delivery_name(definition)
         self._topic_id = ""
+        self._repaired_at = 0
         self._committed_at = 0.0
         self._producer: Producer | None = None
         self._group: Consumer | None = None
         self._sending: threading.Thread | None = None
         self._failure: BaseException | None = None
 
-    def open(self, partitions: Sequence[int], topic_id: str, timeline: str) -> Committed:
+    def open(self, partitions: Sequence[int], topic_id: str, timeline: str, repaired_at: int = 0) -> Committed:
         """Fence every older driver, end its transaction, and return what was committed of the topic with this id.
 
-        `timeline` is the database's, which later commits carry. Raises BrokerUnavailable, KafkaAccessDenied,
-        DeliveryInDoubt.
+        Later commits carry `timeline`, the database's, and `repaired_at`, when a person last repaired the ledger, in µs
+        since 1970. Offsets that were committed before a repair do not count. Raises BrokerUnavailable,
+        KafkaAccessDenied, ConfigurationError, DeliveryInDoubt.
         """
         self.close()
         connection = client_settings(self._kafka)
@@ -160,6 +171,8 @@ class ExactlyOnce(Delivery):
                                     "isolation.level": "read_committed"})  # fmt: skip
             # read_committed: the coordinator answers when no transaction with offsets of the group is open
             found = self._group.committed([TopicPartition(self._topic, each) for each in partitions], CALL_S)
+            for error in (each.error for each in found if each.error is not None):
+                raise KafkaException(error)
         except KafkaException as exc:
             # a group that may not be read: `committed` times out, and only `poll` has the error
             refused = None if self._group is None else self._group.poll(0)
@@ -168,13 +181,18 @@ class ExactlyOnce(Delivery):
             raise self._error(exc if cause is None else KafkaException(cause)) from exc
         read = [(each, _metadata(each)) for each in found if each.offset != OFFSET_INVALID]
         mine = [(each, about) for each, about in read if about.get("topic_id") == topic_id]
-        if mine and len(mine) < len(read):
-            log.warning("group %s has offsets of another topic %s: they are not used", self._name, self._topic)
+        if len(mine) < len(read):
+            log.warning(
+                "group %s has offsets that no driver committed for this topic %s: not used", self._name, self._topic
+            )
         newest = mine[0][1] if mine else {}  # each transaction commits all partitions
-        committed = Committed(
-            {each.partition: each.offset for each, _ in mine}, newest.get("page", 0), newest.get("timeline", "")
-        )
-        self._topic_id, self.committed = topic_id, replace(committed, timeline=timeline)
+        is_overruled = bool(mine) and newest.get("repaired_at", 0) < repaired_at
+        if is_overruled:
+            log.warning("the ledger was repaired: the offsets of group %s are not used", self._name)
+        offsets = {} if is_overruled else {each.partition: each.offset for each, _ in mine}
+        committed = Committed(offsets, newest.get("page", 0), newest.get("timeline", ""), is_overruled)
+        self._topic_id, self._repaired_at = topic_id, repaired_at
+        self.committed = replace(committed, timeline=timeline, is_overruled=False)
         return committed
 
     def collect(self, details: DataFrame) -> pa.Table:
@@ -239,7 +257,9 @@ class ExactlyOnce(Delivery):
         producer, group = self._producer, self._group
         assert producer is not None
         assert group is not None
-        about = json.dumps({"topic_id": self._topic_id, "page": after.page, "timeline": after.timeline})
+        about = json.dumps({
+            "topic_id": self._topic_id, "page": after.page, "timeline": after.timeline, "repaired_at": self._repaired_at
+        })  # fmt: skip
         offsets = [TopicPartition(self._topic, *each, metadata=about) for each in after.offsets.items()]
         try:
             producer.begin_transaction()
@@ -290,12 +310,15 @@ class ExactlyOnce(Delivery):
     def _error(self, exc: KafkaException) -> PipelineError:
         error: KafkaError = exc.args[0]
         if error.code() == KafkaError._FATAL and self._producer is not None:
-            try:
-                self._producer.abort_transaction(CALL_S)  # fails with the cause, which `produce` does not tell
+            producer = self._producer
+            try:  # fails with the cause, which `produce` does not tell
+                self._within(CALL_S, lambda: producer.abort_transaction(CALL_S))
             except KafkaException as cause:
                 error = cause.args[0]
         if error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED):
             return DriverFenced(transactional_id=self._name)
+        if remedy := _OF_BROKER.get(error.code()):
+            return ConfigurationError(f"{error}: {remedy}", topic=self._definition.output.name)
         found = broker_error(exc, self._kafka, "Write", self._definition.output.name, delivery=self._name)
         if not isinstance(found, BrokerUnavailable) or self._group is None:
             return found
@@ -323,14 +346,15 @@ def refuse_too_large(records: pa.Table | None) -> None:
     """Raise RecordTooLarge if a record is larger than a request may be."""
     if records is None:
         return
-    most = int(str(TRANSACTION_SETTINGS["message.max.bytes"]))
     framing = sum(_FRAMING + len(name) for name in records.schema.names)
     for batch in records.to_batches():
         sizes = np.full(len(batch), framing)
         for column in batch.columns:
             sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy()
-        if sizes.max(initial=0) > most:
-            raise RecordTooLarge(f"the joined record of {sizes.max()} bytes is larger than a request of {most} bytes")
+        if sizes.max(initial=0) > _REQUEST_BYTES:
+            raise RecordTooLarge(
+                f"the joined record of {sizes.max()} bytes is larger than a request of {_REQUEST_BYTES} bytes"
+            )
 
 
 def iter_records(records: pa.Table | None) -> Iterator[tuple[bytes, bytes | None, list[tuple[str, bytes]]]]:

@@ -23,9 +23,10 @@ from include.contracts import headers as h
 from include.contracts.clock import instant_of
 from include.contracts.day import Day
 from include.contracts.definition import Definition
-from include.contracts.errors import DatabaseUnavailable, LedgerBeyondEnd, TimelineChanged
+from include.contracts.errors import DatabaseUnavailable, PipelineError, TimelineChanged
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.validation import Reject
+from include.database.offset_ledger import REPLACED
 from include.database.sessions import present_timeline
 from include.kafka.reader import TopicTail
 from include.kafka.record_table import raw_schema, record_table
@@ -48,7 +49,7 @@ from spark_jobs.speed.pending_store import (
     PendingRecord,
     StoredRecord,
 )
-from spark_jobs.speed.positions import refuse_replaced_table
+from spark_jobs.speed.positions import position_of, raise_on_mismatch, refuse_replaced_table
 from spark_jobs.speed.stream_query import STEP, DriverContext, StreamQuery
 from spark_jobs.state.segments import Keys
 from spark_jobs.state.table_state import HeldFolder, NotLeading, TableState, WarmTable, unique_keys
@@ -135,7 +136,7 @@ class StreamTableJoin:
         self._read = read
         self._delivery = delivery
         self._max_bytes = context.settings.stream.max_batch_bytes  # of records in the driver at once
-        self._has_uncommitted = delivery.is_exactly_once  # pending records of a batch that may be read again
+        self._has_uncommitted = False  # pending records of a batch that may be read again
         self._lock = threading.Lock()
         self._pending = PendingPages(context.store, table.known, self._max_bytes)
         self._resolved = 0
@@ -172,12 +173,13 @@ class StreamTableJoin:
                 done = time.monotonic()
                 self._has_uncommitted = self._delivery.is_exactly_once
                 self._write_unsent(sent, range_, batch_id, self._left_of)
+                written = time.monotonic()
                 phases = {"refresh": refreshed - started, "lookup": looked_up - refreshed, "send": done - looked_up,
-                          "write_unsent": time.monotonic() - done}  # fmt: skip
+                          "write_unsent": written - done}  # fmt: skip
                 self._delivery.commit(
                     sent.records,
                     range_,
-                    lambda: self._committed(sent.counts, range_, batch_id, phases, progress, began_ns),
+                    lambda: self._committed(sent.counts, range_, batch_id, phases, progress, began_ns, written),
                 )
                 self._has_uncommitted = False
         if is_too_large:
@@ -187,10 +189,13 @@ class StreamTableJoin:
 
     def _committed(
         self, counts: dict[str, Any], range_: OffsetRange, batch_id: int, phases: dict[str, float],
-        progress: JoinProgress, began_ns: int,
+        progress: JoinProgress, began_ns: int, written: float,
     ) -> None:  # fmt: skip
         """Record the progress of a batch that was sent."""
         started = time.monotonic()
+        if self._delivery.is_exactly_once:
+            phases["transaction"] = started - written  # and that of the batch before, if it was open
+        self._context.state.add_count("sent", counts["sent"])
         failpoint("join.before_ledger")
         progress.set_progress(range_.end)
         self._context.state.set_position(self._stream.name, range_.end)
@@ -275,9 +280,7 @@ class StreamTableJoin:
         counted = Observation()
         traces = [] if self._context.tracer is None else [_traces()]
         records = self._collect(details.observe(counted, *_counts(), *traces).where("is_sent"))
-        counts = counted.get
-        self._context.state.add_count("sent", counts["sent"])
-        return _Sent(details, counts, records)
+        return _Sent(details, counted.get, records)
 
     def _collect(self, details: DataFrame) -> pa.Table | None:
         """Make records of these rows. With at-least-once delivery they are sent by then."""
@@ -369,9 +372,9 @@ class StreamTableJoin:
         stream in between that were not are saved once more, as pending or as rejects.
         """
         store, retry = self._context.store, self._context.retry
-        # from `start`: records before it are settled, also those of a driver with at-least-once delivery
-        retry(lambda: store.delete_from(self._stream.name, start), CONSUMER)
-        self._has_uncommitted = False
+        if not committed.is_overruled:  # else the topic may have lost the records that wait
+            # from `start`: records before it are settled, also those of a driver with at-least-once delivery
+            retry(lambda: store.delete_from(self._stream.name, start), CONSUMER)
         planned = retry(store.planned_pages, CONSUMER)
         if sent := [at for at, page in planned if page == committed.page]:
             retry(lambda: store.mark_sent(sent), CONSUMER)
@@ -383,11 +386,11 @@ class StreamTableJoin:
         found = retry(self._sent_since_served, CONSUMER)
         for part in found.to_batches(max_chunksize=_MARKED):
             at = [(self._stream.name, *row.values()) for row in part.to_pylist()]
-            if waiting := retry(partial(store.waiting_among, at), CONSUMER):
-                retry(partial(store.mark_sent, waiting), CONSUMER)
-        is_known = self._session.createDataFrame(found).distinct().withColumn("is_known", F.lit(True))
+            retry(partial(store.mark_sent, at), CONSUMER)
 
         def settled(range_: OffsetRange) -> DataFrame:
+            here = self._session.createDataFrame(_within(found, range_))
+            is_known = here.distinct().withColumn("is_known", F.lit(True))
             details = self._details_of(range_).drop("is_sent").join(is_known, ["partition", "offset"], "left")
             return details.withColumn("is_sent", F.expr("is_known IS NOT NULL"))
 
@@ -402,9 +405,11 @@ class StreamTableJoin:
         """Return partition and offset of the stream's records that the output has beyond what the database took."""
         output, offset_reader = self._definition.output.name, self._context.offset_reader
         topic_id, available = offset_reader.topic_id(output), offset_reader.available(output)
-        entries = self._context.ledger.entries("serve", output)
-        served = {each.partition: each.next_offset for each in entries if each.topic_id == topic_id}
-        start = {p: max(first, served.get(p, first)) for p, first in available.start.items()}
+        start = dict(available.start)
+        for consumer in ("serve", REPLACED):  # records before the latter name places of a former topic
+            for entry in self._context.ledger.entries(consumer, output):
+                if entry.topic_id == topic_id and entry.partition in start:
+                    start[entry.partition] = max(start[entry.partition], entry.next_offset)
         name_of, topic = self._definition.source_header, self._stream.name.encode()
         rows: list[pa.Table] = [_COORDINATES.empty_table()]
         with closing(TopicTail(self._context.settings.kafka.connection, output)) as tail:
@@ -499,6 +504,16 @@ def _traces() -> Column:
     )
 
 
+def _within(coordinates: pa.Table, range_: OffsetRange) -> pa.Table:
+    """Return the coordinates that are in the range."""
+    parts = [
+        coordinates.filter((pc.field("partition") == partition) & (pc.field("offset") >= range_.start.get(partition, 0))
+                           & (pc.field("offset") < end))
+        for partition, end in range_.end.items()
+    ]  # fmt: skip
+    return pa.concat_tables([coordinates.slice(0, 0), *parts]).combine_chunks()
+
+
 class _Sent(NamedTuple):
     """The details of a batch, including unsent ones, the counts of the observation, and records not sent yet."""
 
@@ -516,9 +531,11 @@ class JoinQuery(StreamQuery):
         super().__init__(context, definition)
         self._timeline = ""
         self._ledger_start: Offsets = {}
-        self._committed = Committed({})
+        self._committed: Committed | None = None
+        self._last_delivery: str | None = None
         kafka, is_exactly_once = context.settings.kafka.connection, context.settings.stream.delivery == EXACTLY_ONCE
-        self._delivery = (ExactlyOnce if is_exactly_once else AtLeastOnce)(kafka, definition)
+        self._transactions = ExactlyOnce(kafka, definition)
+        self._delivery: Delivery = self._transactions if is_exactly_once else AtLeastOnce(kafka, definition)
 
     def prepare(self) -> None:
         """See `StreamQuery.prepare`. Raises TopicReplaced if the table's topic was created again."""
@@ -544,22 +561,44 @@ class JoinQuery(StreamQuery):
     def take_position(self) -> None:
         """See `StreamQuery.take_position`. With exactly-once delivery Kafka's offsets win over the ledger's.
 
-        The ledger has later ones only if a driver ran with at-least-once delivery since. Raises LedgerBeyondEnd.
+        The ledger has later ones only if a driver ran with at-least-once delivery since. The first driver with
+        at-least-once delivery after others reads Kafka's offsets as well, if it can. Raises LedgerBeyondEnd.
         """
         super().take_position()
-        self._retry(lambda: self._context.store.note_delivery(self._context.settings.stream.delivery))
-        self._ledger_start = self._start
-        delivery = self._delivery
-        if not isinstance(delivery, ExactlyOnce):
+        context, offset_reader = self._context, self._context.offset_reader
+        ledger_start = self._ledger_start = self._start
+        self._last_delivery = self._retry(context.store.last_delivery)
+        try:
+            committed = self._committed = self._open_transactions()
+        except PipelineError as exc:
+            if self._delivery.is_exactly_once:
+                raise
+            log.warning("what exactly-once delivery has sent is not known; it may be sent again: %s", exc)
             return
-        self._closing.callback(delivery.close)
-        self._committed = self._retry(lambda: delivery.open([*self._start], self._topic_id, self._timeline))
-        self._start = {p: max(at, self._committed.offsets.get(p, at)) for p, at in self._ledger_start.items()}
-        ends = self._retry(lambda: self._context.offset_reader.ends(self._topic))
-        if beyond := {p: (at, ends[p]) for p, at in self._start.items() if at > ends[p]}:
-            raise LedgerBeyondEnd("the committed offsets of the join's group are beyond the end of the topic",
-                                  topic=self._topic, committed_and_end=beyond)  # fmt: skip
-        self._context.state.set_position(self._topic, self._start)
+        if committed is None:
+            return
+        start = self._start = {p: max(at, committed.offsets.get(p, at)) for p, at in ledger_start.items()}
+        ends = self._retry(lambda: offset_reader.ends(self._topic))
+        if any(at > ends[partition] for partition, at in start.items()):
+            ledger = context.ledger  # the repair looks there
+            self._retry(
+                lambda: ledger.advance(CONSUMER, self._topic, self._topic_id, ledger_start, start, context.lease)
+            )
+            raise_on_mismatch(self._retry(lambda: position_of(ledger, offset_reader, CONSUMER, self._topic)))
+        context.state.set_position(self._topic, start)
+
+    def _open_transactions(self) -> Committed | None:
+        """End the transactions of older drivers and return what is committed; None if there never were any."""
+        is_exactly_once, transactions = self._delivery.is_exactly_once, self._transactions
+        if not is_exactly_once and self._last_delivery != EXACTLY_ONCE:
+            return None
+        self._closing.callback(transactions.close)
+        repaired_at = self._retry(lambda: self._context.ledger.repaired_at(CONSUMER))
+
+        def opened() -> Committed:
+            return transactions.open([*self._start], self._topic_id, self._timeline, repaired_at)
+
+        return self._retry(opened) if is_exactly_once else opened()
 
     def _keep_rejects(self, rejected: Sequence[Reject]) -> None:
         """Save rejects of the table. A standby saves none: it takes records only if their rejects are saved already.
@@ -598,8 +637,9 @@ class JoinQuery(StreamQuery):
         self._closing.callback(keys.close)
         join = self._join = StreamTableJoin(context, definition, session, table, keys, read, self._delivery)
         progress = self._progress = JoinProgress(context, self._topic, self._topic_id, self._ledger_start)
-        if isinstance(self._delivery, ExactlyOnce):
-            self._recover(self._delivery)
+        if self._committed is not None:
+            self._recover(self._committed)
+        self._retry(lambda: context.store.note_delivery(stream.delivery))
         pending = self._pending = self._isolation("pending", join.resolve, join.reject_pending)
         self._retry(lambda: join.resume_pending(pending))
 
@@ -619,14 +659,19 @@ class JoinQuery(StreamQuery):
 
         return self._write(join.decoded(self._records(session, most)), checkpoints, process)
 
-    def _recover(self, delivery: ExactlyOnce) -> None:
+    def _recover(self, committed: Committed) -> None:
         """Settle what earlier drivers left, commit where this one starts, and let the ledger follow."""
-        committed, ledger, start = self._committed, self._ledger_start, self._start
+        ledger, start, transactions = self._ledger_start, self._start, self._transactions
         is_behind = any(committed.offsets.get(p, at) > at for p, at in ledger.items())
         is_restored = committed.timeline not in ("", self._timeline)
-        self._retry(lambda: self._join.recover(committed, ledger, start, is_behind or is_restored))
-        delivery.commit(None, OffsetRange(committed.offsets, start), lambda: self._progress.set_progress(start))
-        delivery.settle()
+        is_forgotten = committed == Committed({}) and self._last_delivery == EXACTLY_ONCE
+        if is_forgotten:
+            log.warning("Kafka has no offsets of this topic for the join's group: a batch may be sent again")
+        self._retry(lambda: self._join.recover(committed, ledger, start, is_behind or is_restored or is_forgotten))
+        transactions.commit(None, OffsetRange(committed.offsets, start), lambda: self._progress.set_progress(start))
+        transactions.settle()
+        if not self._delivery.is_exactly_once:
+            transactions.close()
 
     def tick(self) -> None:
         """Advance the ledger if that failed before, and send a page of pending records."""

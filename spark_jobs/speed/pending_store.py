@@ -165,12 +165,19 @@ class PendingStore:
             return bool(cursor.fetchone()[0])
 
     def mark_sent(self, coordinates: Sequence[tuple[str, int, int]]) -> None:
-        """Mark the records at these coordinates as sent. They are deleted when *serve* has written their details."""
+        """Mark those of the coordinates that wait as sent. They are deleted when *serve* has written their details."""
         self._execute("mark_pending_sent", _columns(coordinates))
 
     def note_delivery(self, delivery: str) -> None:
         """Note how the stream delivers from now on: a value of STREAM_DELIVERY."""
         self._execute("note_delivery", {"delivery": delivery})
+
+    def last_delivery(self) -> str | None:
+        """Return the value of STREAM_DELIVERY that was noted last; None if the stream never ran."""
+        with self._connection.transaction() as cursor:
+            cursor.execute(query("select_last_delivery", cursor))
+            row = cursor.fetchone()
+        return None if row is None else row[0]
 
     def plan_page(self, page: int | None, coordinates: Sequence[tuple[str, int, int]]) -> None:
         """Note that the transaction with this number sends the records at these coordinates; None: that none does."""
@@ -186,12 +193,6 @@ class PendingStore:
         """Delete the records of a topic that wait, from these offsets on."""
         partitions, starts = [*offsets], [*offsets.values()]
         self._execute("delete_pending_from", {"topic": topic, "partitions": partitions, "offsets": starts})
-
-    def waiting_among(self, coordinates: Sequence[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
-        """Return those of the coordinates whose records wait and are not marked as sent."""
-        with self._connection.transaction() as cursor:
-            cursor.execute(query("select_waiting_among", cursor), _columns(coordinates))
-            return [(topic, partition, offset) for topic, partition, offset in cursor.fetchall()]
 
     def forget_superseded(self) -> None:
         """Delete pending records of which the same or a newer version was served meanwhile; others hide older ones."""

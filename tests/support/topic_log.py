@@ -20,11 +20,11 @@ class TopicLog:
         self.offsets = OffsetReader(KafkaConnection(bootstrap_servers))
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
 
-    def make(self, topic, partitions=2):
-        """A new, empty topic in place of the one that may be there."""
+    def make(self, topic, partitions=2, config=None):
+        """A new, empty topic in place of the one that may be there; `config` has settings of it."""
         if topic in self._admin.list_topics(timeout=10).topics:
             self._admin.delete_topics([topic])[topic].result(30)
-        wait_until(lambda: self._is_made(topic, partitions), 30, f"{topic} is made again")
+        wait_until(lambda: self._is_made(topic, partitions, config or {}), 30, f"{topic} is made again")
         self._wait_for_leaders(topic, partitions)
 
     def remove(self, topic):
@@ -32,9 +32,9 @@ class TopicLog:
         self._admin.delete_topics([topic])[topic].result(30)
         wait_until(lambda: topic not in self._admin.list_topics(timeout=10).topics, 30, f"{topic} is gone")
 
-    def _is_made(self, topic, partitions):
+    def _is_made(self, topic, partitions, config):
         try:
-            self._admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+            self._admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
         except KafkaException:  # the old one is still going
             return False
         return True

@@ -2,7 +2,11 @@
 
 -- name: forget_sent_pending
 -- Output records that were sent may be among the lost ones; sending a record twice does no harm.
-UPDATE pending_record SET sent_at = NULL WHERE sent_at IS NOT NULL
+UPDATE pending_record SET sent_at = NULL, page = NULL WHERE sent_at IS NOT NULL
+
+-- name: select_repaired_at
+-- When a person last moved entries of the consumer, in µs since 1970; 0 if nobody did.
+SELECT COALESCE((EXTRACT(EPOCH FROM max(repaired_at)) * 1000000)::bigint, 0) FROM ledger_repair WHERE consumer = %(consumer)s
 
 -- name: set_aside_pending
 -- Coordinates that no record of the topic that was made again has. Their output records get the same.

@@ -181,6 +181,7 @@ WITH sent AS (
       FROM pending_record p
       JOIN unnest(%(topics)s::text[], %(partitions)s::int[], %(offsets)s::bigint[]) AS given (topic, partition, "offset")
      USING (topic, partition, "offset")
+     WHERE p.sent_at IS NULL
      ORDER BY p.topic, p.partition, p."offset"
        FOR UPDATE OF p
 )
@@ -193,6 +194,9 @@ UPDATE pending_record p
 INSERT INTO stream_delivery (delivery)
 SELECT %(delivery)s
  WHERE %(delivery)s IS DISTINCT FROM (SELECT delivery FROM stream_delivery ORDER BY since DESC LIMIT 1)
+
+-- name: select_last_delivery
+SELECT delivery FROM stream_delivery ORDER BY since DESC LIMIT 1
 
 -- name: plan_pending_page
 UPDATE pending_record p
@@ -219,13 +223,6 @@ WITH found AS (
 DELETE FROM pending_record p
  USING found
  WHERE p.topic = found.topic AND p.partition = found.partition AND p."offset" = found."offset"
-
--- name: select_waiting_among
--- Those of the given records that wait, and are not marked as sent.
-SELECT topic, partition, "offset" FROM pending_record
-  JOIN unnest(%(topics)s::text[], %(partitions)s::int[], %(offsets)s::bigint[]) AS given (topic, partition, "offset")
- USING (topic, partition, "offset")
- WHERE sent_at IS NULL
 
 -- name: delete_superseded_pending
 -- A record of whose key a newer version was served, or another copy of its event. If that was done just when the record

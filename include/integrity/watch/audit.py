@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from include.contracts.topics import (
     MAX_MESSAGE_BYTES,
+    MAX_OUTPUT_BYTES,
     PRODUCER_SETTINGS,
     PYTHON_PRODUCER_SETTINGS,
     SINK_SETTINGS,
@@ -63,11 +64,13 @@ def audit_kafka(settings: Settings) -> list[Finding]:
         for drift in drifts
         if is_first or drift.kind != "brokers_missing"
     ]
-    raw = [topic.name for topic in (pipeline.stream, pipeline.table) if topic.name not in absent]
+    needed = dict.fromkeys((pipeline.stream.name, pipeline.table.name), MAX_MESSAGE_BYTES)
+    needed[pipeline.output.name] = MAX_OUTPUT_BYTES
     return found + [
         Finding("topic_drift", AUDITED["topic_drift"], text, RUNBOOK, f"{topic} max.message.bytes")
-        for topic in raw
-        for text in topics_below(kafka.connection, [topic], MAX_MESSAGE_BYTES)
+        for topic, needed_bytes in needed.items()
+        if topic not in absent
+        for text in topics_below(kafka.connection, [topic], needed_bytes)
     ]
 
 
@@ -84,7 +87,8 @@ def audit_stream(days: Sequence[DayStatus], limit_percent: int) -> list[Finding]
             "stream_duplicates",
             STREAM_AUDITED["stream_duplicates"],
             f"{day.duplicate_count:,} records for day {day.day} are in the output more than once, although the "
-            "delivery was exactly once: keep the topics, and report it with the driver's log",
+            "delivery was exactly once: if no repair and no recheck sent them again, keep the topics, and report it "
+            "with the driver's log",
             RUNBOOK,
             str(day.day),
         )

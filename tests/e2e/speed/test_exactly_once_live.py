@@ -1,4 +1,7 @@
-"""The real driver with exactly-once delivery: the output has each record once, also beside a database of before."""
+"""The real driver with exactly-once delivery: the output has each record once, also beside a database of before.
+
+So it has if the delivery changes after a crash; a repair of the ledger makes copies, and loses nothing.
+"""
 
 import os
 import subprocess
@@ -8,13 +11,22 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from include.contracts.clock import SystemClock
+from include.contracts.errors import MISCONFIGURED, OK
+from include.contracts.offsets import OffsetRange
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
+from include.database.offset_ledger import OffsetLedger
+from include.database.sessions import present_timeline
 from include.kafka.offsets import OffsetReader
 from include.kafka.reader import TopicTail
+from include.runtime.failpoints import VARIABLE
 from include.runtime.settings import AT_LEAST_ONCE, EXACTLY_ONCE
+from spark_jobs.repair import Repair, run
+from spark_jobs.speed.delivery import ExactlyOnce
 from stack.machine import unused
 from tests.fakes.events import board, member
 from tests.servers import wait_until
+from tests.support.broker import remove_topics
 from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import ROOT, environment, produce, rows, with_topics
 
@@ -25,6 +37,7 @@ FOREIGN = {f"board-{part}": "no number" for part in ("partition", "offset")} | {
 
 @pytest.fixture
 def settings(kafka, postgres, tmp_path):
+    remove_topics(kafka.bootstrap_servers)
     settings = with_topics(kafka, postgres, DATABASE, tmp_path)
     refuse_unfenced(settings)
     return settings
@@ -38,17 +51,18 @@ def running(kafka, postgres, tmp_path):
                  "STREAM_METRICS_PORT": str(port), "STREAM_MAX_TRANSACTION_RECORDS": "5"}  # fmt: skip
 
     @contextmanager
-    def run(delivery=EXACTLY_ONCE):
+    def run(delivery=EXACTLY_ONCE, ends=0, failpoint=""):
         log = tmp_path / "stream.log"
         with log.open("ab") as opened:
             driver = subprocess.Popen(
-                [sys.executable, "spark_jobs/stream.py"], cwd=ROOT, env={**variables, "STREAM_DELIVERY": delivery},
-                stdout=opened, stderr=opened,
+                [sys.executable, "spark_jobs/stream.py"], cwd=ROOT, stdout=opened, stderr=opened,
+                env={**variables, "STREAM_DELIVERY": delivery, VARIABLE: failpoint},
             )  # fmt: skip
         try:
             yield log
-            driver.terminate()
-            assert driver.wait(60) == 0, log.read_text()[-3000:]
+            if ends == 0:
+                driver.terminate()
+            assert driver.wait(120) == ends, log.read_text()[-3000:]
         finally:
             driver.kill()
             driver.wait()
@@ -126,3 +140,50 @@ def test_the_output_has_each_record_once_beside_a_database_of_before(kafka, post
         wait_for(settings, log, {*first, 11, *second, 31, 41, 42, *range(50, 60)}, set())
     assert set(sent(settings).values()) == {1}
     assert len(sent(settings)) == 34
+
+
+@pytest.mark.timeout(600)
+def test_a_delivery_that_changes_after_a_crash_sends_nothing_twice(settings, running):
+    first, second, third = range(1, 11), range(21, 31), range(41, 46)
+    with running() as log:
+        send(settings, ("member", KNOWN), *boards(KNOWN, *first), *boards(LATE, 11, 12))
+        wait_for(settings, log, {*first}, {11, 12})
+    with running(failpoint="page.after_commit:kill:1", ends=-9):
+        send(settings, ("member", LATE))
+    with running(AT_LEAST_ONCE) as log:
+        wait_for(settings, log, {*first, 11, 12}, set())
+        send(settings, *boards(KNOWN, *second))
+        wait_for(settings, log, {*first, 11, 12, *second}, set())
+    with running(failpoint="join.before_ledger:kill:1", ends=-9):
+        send(settings, *boards(KNOWN, *third))
+    with running(AT_LEAST_ONCE) as log:
+        wait_for(settings, log, {*first, 11, 12, *second, *third}, set())
+    assert set(sent(settings).values()) == {1}
+    assert len(sent(settings)) == 27
+
+
+@pytest.mark.timeout(600)
+def test_a_repair_of_the_ledger_overrules_what_kafka_has(settings, running):
+    with running() as log:
+        send(settings, ("member", KNOWN), *boards(KNOWN, *range(1, 11)), *boards(LATE, 11))
+        wait_for(settings, log, {*range(1, 11)}, {11})
+    offset_reader, ledger = OffsetReader(settings.kafka.connection), OffsetLedger(settings.database)
+    topic, repair = PIPELINE.stream.name, Repair(settings, offset_reader, ledger, SystemClock())
+    transactions = ExactlyOnce(settings.kafka.connection, PIPELINE)
+    with closing(transactions):  # as if the topic had lost its last records
+        partitions = offset_reader.partitions(topic)
+        found = transactions.open(
+            partitions, offset_reader.topic_id(topic), present_timeline(settings.database, "stream")
+        )
+        transactions.commit(None, OffsetRange(found.offsets, {each: at + 100 for each, at in found.offsets.items()}))
+        transactions.settle()
+    assert run(repair, ["join"], dry_run=True, force=False) == OK  # the ledger fits
+    with running(ends=MISCONFIGURED) as log:
+        pass
+    assert "LedgerBeyondEnd" in log.read_text()
+    assert "pipeline stream repair --consumer join" in log.read_text()
+    assert run(repair, ["join"], dry_run=False, force=True) == OK
+    with running() as log:
+        send(settings, *boards(KNOWN, 12), ("member", LATE))
+        wait_for(settings, log, {*range(1, 13)}, set())
+    assert len(sent(settings)) == 12

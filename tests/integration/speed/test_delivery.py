@@ -1,16 +1,18 @@
 """Exactly-once delivery: what was committed, who may commit, and what readers of the output see, on a real broker."""
 
 import json
+import random
 import threading
 import time
 from collections import Counter
 from contextlib import closing
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from include.contracts.errors import DriverFenced, PipelineError
+from include.contracts.errors import BrokerUnavailable, ConfigurationError, DriverFenced, PipelineError
 from include.contracts.offsets import OffsetRange
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.kafka.reader import TopicTail
@@ -42,10 +44,10 @@ def connection(kafka):
     return KafkaConnection(kafka.bootstrap_servers)
 
 
-def opened(connection, log, timeline="1"):
+def opened(connection, log, timeline="1", repaired_at=0):
     """Return the delivery of a driver that just took the lease, and what it found."""
     made = ExactlyOnce(connection, PIPELINE)
-    found = retry_transient(lambda: made.open([0, 1], log.offsets.topic_id(SOURCE), timeline), 30)
+    found = retry_transient(lambda: made.open([0, 1], log.offsets.topic_id(SOURCE), timeline, repaired_at), 30)
     return made, found
 
 
@@ -209,6 +211,49 @@ def test_offsets_that_a_person_committed_are_not_used(connection, log, metadata)
     consumer.close()
     _, found = opened(connection, log)
     assert found == Committed({})
+
+
+def test_offsets_from_before_a_repair_of_the_ledger_are_not_used(connection, log):
+    first, _ = opened(connection, log, repaired_at=5)
+    send(first, records(1), OffsetRange({}, {0: 3, 1: 4}))
+    later, found = opened(connection, log, repaired_at=5)
+    assert found == Committed({0: 3, 1: 4}, 0, "1")
+    later.commit_page(records(2), lambda page: None)
+    repaired, found = opened(connection, log, repaired_at=7)
+    assert found == Committed({}, later.committed.page, "1", is_overruled=True)
+    send(repaired, None, OffsetRange({}, {0: 1, 1: 0}))
+    _, found = opened(connection, log, repaired_at=7)
+    assert (found.offsets, found.is_overruled) == ({0: 1, 1: 0}, False)
+    _, found = opened(connection, log, repaired_at=6)  # a database of before the repair
+    assert found.offsets == {0: 1, 1: 0}
+
+
+def test_an_offset_that_kafka_does_not_tell_is_asked_for_again(connection, log, monkeypatch):
+    mine, _ = opened(connection, log)
+    send(mine, records(1), OffsetRange({}, {0: 3, 1: 4}))
+
+    class Untold(Consumer):
+        def committed(self, partitions, timeout):
+            first, *others = super().committed(partitions, timeout)
+            error = KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT)
+            return [SimpleNamespace(partition=first.partition, offset=-1001, error=error, metadata=None), *others]
+
+    monkeypatch.setattr(delivery, "Consumer", Untold)
+    with pytest.raises(BrokerUnavailable, match="UNSTABLE_OFFSET_COMMIT"):
+        ExactlyOnce(connection, PIPELINE).open([0, 1], log.offsets.topic_id(SOURCE), "1")
+
+
+def test_a_topic_that_takes_smaller_batches_is_an_error_of_its_settings(connection, log):
+    log.make(OUTPUT, 2, {"max.message.bytes": "2000"})
+    mine, _ = opened(connection, log)
+    with pytest.raises(ConfigurationError, match=r"set max.message.bytes of the topic to 1048588 or more"):
+        send(mine, records(1, value=bytes(random.Random(1).randbytes(5_000))), OffsetRange({}, {0: 1, 1: 0}))
+
+
+def test_a_timeout_that_the_broker_refuses_is_an_error_of_its_settings(connection, log, monkeypatch):
+    monkeypatch.setitem(delivery.TRANSACTION_SETTINGS, "transaction.timeout.ms", 1_000_000_000)
+    with pytest.raises(ConfigurationError, match=r"set transaction.max.timeout.ms of the brokers to 60000 or more"):
+        ExactlyOnce(connection, PIPELINE).open([0, 1], log.offsets.topic_id(SOURCE), "1")
 
 
 def test_a_range_that_does_not_follow_is_refused(connection, log):

@@ -36,8 +36,8 @@ SELECT consumer, topic, partition, from_offset, to_offset, split_part(reason, ':
 
 PENDING = """
 INSERT INTO pending_record (topic, partition, "offset", board_id, member_id, day, value, kafka_timestamp, version_at,
-                           sent_at)
-VALUES ('board', 0, 1, 1, 7, '2026-11-20', '{}', now(), now(), now())
+                           sent_at, page)
+VALUES ('board', 0, 1, 1, 7, '2026-11-20', '{}', now(), now(), now(), 7)
 """
 
 REJECTS = """
@@ -182,13 +182,13 @@ class TestRepair:
 
     def test_boards_whose_details_may_be_lost_are_sent_again(self, log, settings, repair):
         rows(settings, PENDING)
-        is_sent = "SELECT sent_at IS NOT NULL FROM pending_record"
+        is_sent = "SELECT sent_at IS NOT NULL, page FROM pending_record"
         advance(settings, log, "board", {0: 50}, "join")
         self.run(repair, consumers=["join"])
-        assert rows(settings, is_sent) == [(True,)]  # nothing of board-detail was lost
+        assert rows(settings, is_sent) == [(True, 7)]  # nothing of board-detail was lost
         self.lose_three(log)
         self.run(repair)
-        assert rows(settings, is_sent) == [(False,)]
+        assert rows(settings, is_sent) == [(False, None)]  # Kafka has committed page 7, which does not count now
 
     def reject(self, log, ledger, settings, repair, record, dry_run=False):
         rejects = ManualReject(settings.database, log.offsets, ledger)
@@ -206,7 +206,7 @@ class TestRepair:
         assert (place, key, bytes(value), by) == (["board", 0, 6], None, b"0-1", "repair")
 
     def test_a_board_that_waits_can_be_rejected(self, log, ledger, settings, repair):
-        rows(settings, PENDING.replace("now())", "NULL)"))
+        rows(settings, PENDING.replace("now(), 7)", "NULL, NULL)"))
         assert "its member is not known" in self.reject(log, ledger, settings, repair, "board/0/1")[1]
         assert rows(settings, "SELECT 1 FROM pending_record") == []
         assert rows(settings, "SELECT rejected_by FROM reject") == [("repair",)]
