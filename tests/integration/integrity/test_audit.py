@@ -79,14 +79,15 @@ def test_the_command_of_a_setting_mends_it(settings, name, value, wanted):
     wait_until(lambda: audit_cluster(settings.kafka, TOPICS) == [], 30, "the drift is gone")
 
 
-def test_a_limit_of_messages_below_the_gateways_is_a_drift(settings):
+@pytest.mark.parametrize("topic", ["board", "board-detail"])
+def test_a_limit_of_messages_below_the_producers_is_a_drift(settings, topic):
     set_limit = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers}).incremental_alter_configs
     entry = ConfigEntry("max.message.bytes", "1000", incremental_operation=AlterConfigOpType.SET)
-    for future in set_limit([ConfigResource(ConfigResource.Type.TOPIC, "board", incremental_configs=[entry])]).values():
+    for future in set_limit([ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])]).values():
         future.result(30)
     wait_until(lambda: audit_kafka(settings), 30, "the broker says so")
     (finding,) = audit_kafka(settings)
-    assert (finding.name, finding.subject) == ("topic_drift", "board max.message.bytes")
+    assert (finding.name, finding.subject) == ("topic_drift", f"{topic} max.message.bytes")
 
 
 def test_partitions_replicas_and_brokers_are_compared_with_the_settings(settings):
