@@ -24,8 +24,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 ROWS, PARTITIONS = 80_000, 8
-settings = {"spark.ui.port": "0", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR",
-            "spark.pyspark.python": sys.executable}
+settings = {"spark.ui.port": "0", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
 context = spark.sparkContext
 url = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/jobs"
@@ -54,5 +53,5 @@ print(f"toArrow: {len(whole)} job of {whole[0]} tasks; pa.table: {len(stream)} j
 expected = ([PARTITIONS], [1] * PARTITIONS, [1])
 sys.exit(pyspark.__version__ != "4.2.0" or (whole, stream, first) != expected)
 PYTHON
-export SPARK_SUBMIT_OPTS=-Djava.io.tmpdir="$folder" SPARK_LOCAL_DIRS="$folder"
+export SPARK_SUBMIT_OPTS=-Djava.io.tmpdir="$folder" SPARK_LOCAL_DIRS="$folder" PYSPARK_PYTHON="$folder/venv/bin/python"
 "$folder/venv/bin/python" "$folder/jobs.py"
