@@ -50,6 +50,8 @@ _PENDING = 'SELECT {{key}}, partition, "offset" FROM pending_record'
 # Of a second driver: each is found out at another time.
 _BROKEN = ({"SPARK_KAFKA_JARS_DIR": "/nowhere"}, {"STREAM_DRIVER_MEMORY": "1m"}, {"SPARK_KAFKA_JARS_DIR": "/nowhere"})
 _REJECTED = 'SELECT 1 FROM reject WHERE topic = %(topic)s AND partition = %(partition)s AND "offset" = %(offset)s'
+# One more end of a driver, and the record would become a reject.
+_SUSPECTED = "SELECT 1 FROM stream_trial WHERE size = 1 AND failures > 1"
 _LEDGER = "SELECT partition, next_offset FROM offset_ledger WHERE consumer = %s"
 
 # A driver that starts has no JVM for a moment, and one to be superseded must lead.
@@ -76,6 +78,7 @@ class Parts:
         """Apply the faults; on return, a part may still be starting."""
         for fault in plan:
             time.sleep(fault.after_s)
+            wait_until(lambda: not rows(self.settings, _SUSPECTED), _TAKEN_S, f"no record is suspected: {fault}")
             if self.executor.submit(self._with_driver_at(fault)._live_through, fault).result():
                 self.felt.add(fault.name)
 
