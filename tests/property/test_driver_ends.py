@@ -1,0 +1,164 @@
+"""A driver with exactly-once delivery ends, or is frozen and goes on after its successor began, at each of its places.
+
+Real member table, join and serve, over a real Kafka and PostgreSQL. `tests.faults.stream` does the same to a process.
+"""
+
+import itertools
+import random
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from include.contracts.errors import DriverFenced, DriverSuperseded
+from include.runtime.failpoints import TRANSACTION_FAILPOINTS
+from include.runtime.settings import EXACTLY_ONCE
+from spark_jobs.speed import delivery, join
+from spark_jobs.speed.delivery import DeliveryInDoubt
+from tests.fakes.events import board, member
+from tests.property.test_stream import Driver, sources
+from tests.support.examples import is_long
+from tests.support.fenced import refuse_unfenced
+from tests.support.pipeline import produce, rows, with_topics
+from tests.support.spark import RawRecord, encoded
+
+PLACES = (*TRANSACTION_FAILPOINTS, "join.before_send", "join.after_send", "join.before_ledger", "resolve.after_send")
+ROUNDS = 20 if is_long() else 1
+KNOWN = 1  # a member; the others of a round sign up after their boards
+_WAIT_S = 60
+
+_numbers = itertools.count(0)  # boards so far: keys and offsets of all rounds
+
+
+class Ended(BaseException):
+    """The end of a process: nothing of it may be caught as an error."""
+
+
+class Place:
+    """A failpoint at which a driver ends, or waits until it may go on, once."""
+
+    def __init__(self, monkeypatch, name):
+        self._name = name
+        self._does = None
+        self.reached, self.released = threading.Event(), threading.Event()
+        for module in (delivery, join):
+            monkeypatch.setattr(module, "failpoint", self._hit)
+
+    def end(self):
+        """End the next driver there."""
+        self._does = self._end
+
+    def freeze(self):
+        """Let the next driver wait there."""
+        self.reached.clear()
+        self.released.clear()
+        self._does = self._wait
+
+    def _hit(self, name):
+        if name == self._name and self._does is not None:
+            does, self._does = self._does, None
+            does()
+
+    def _end(self):
+        raise Ended
+
+    def _wait(self):
+        self.reached.set()
+        assert self.released.wait(_WAIT_S)
+
+
+@pytest.fixture(scope="module")
+def settings(kafka, postgres, tmp_path_factory):
+    made = with_topics(kafka, postgres, "driver_ends", tmp_path_factory.mktemp("driver-ends"))
+    refuse_unfenced(made)
+    produce(made, [("member", KNOWN, member(KNOWN))])
+    return made
+
+
+@pytest.fixture
+def started(spark, settings):
+    """Start a driver; all are closed at the end."""
+    drivers = []
+
+    def start():
+        drivers.append(Driver(spark, settings, EXACTLY_ONCE))
+        drivers[-1].start()
+        return drivers[-1]
+
+    yield start
+    for each in drivers:
+        each.close()
+
+
+class Round:
+    """Boards of a batch, some of which wait for a member that signs up later."""
+
+    def __init__(self, settings, chance):
+        self._settings = settings
+        known, waiting = chance.randint(1, 3), chance.randint(1, 3)
+        self.offsets = list(itertools.islice(_numbers, known + waiting))
+        self._late = 1_000 + self.offsets[0]
+        authors = chance.sample([KNOWN] * known + [self._late] * waiting, known + waiting)
+        self._records = [
+            RawRecord("board", 0, each, str(each), encoded(board(each, author)))
+            for each, author in zip(self.offsets, authors, strict=True)
+        ]
+
+    def run(self, driver):
+        """Take what Kafka does not have yet."""
+        if driver._delivery.committed.offsets.get(0, 0) <= self.offsets[-1]:
+            driver.join(self._records)
+            driver._delivery.settle()
+        produce(self._settings, [("member", self._late, member(self._late))])
+        driver.resolve()
+
+
+def check(settings):
+    """Each board is in the output once, and none waits."""
+    found = Counter(sources(settings))
+    assert {at: count for at, count in found.items() if count > 1} == {}
+    assert rows(settings, "SELECT board_id FROM pending_record WHERE sent_at IS NULL") == []
+    return set(found)
+
+
+@pytest.mark.shortened
+@pytest.mark.parametrize("place", PLACES)
+def test_what_a_driver_left_is_sent_once(settings, started, monkeypatch, place):
+    chance, at = random.Random(place), Place(monkeypatch, place)
+    for _ in range(ROUNDS):
+        mine = Round(settings, chance)
+        first = started()
+        at.end()
+        with pytest.raises(Ended):
+            mine.run(first)
+        successor = started()
+        mine.run(successor)
+        assert {*mine.offsets} <= check(settings)
+        first.close()
+        successor.serve()
+        successor.close()
+
+
+@pytest.mark.shortened
+@pytest.mark.parametrize("place", PLACES)
+def test_a_driver_that_goes_on_after_its_successor_began_sends_nothing(settings, started, monkeypatch, place):
+    chance, at = random.Random(place), Place(monkeypatch, place)
+    with ThreadPoolExecutor(1) as executor:
+        for _ in range(ROUNDS):
+            mine = Round(settings, chance)
+            frozen = started()
+            at.freeze()
+            running = executor.submit(mine.run, frozen)
+            assert at.reached.wait(_WAIT_S), running.exception(0)
+            successor = started()
+            if is_early := chance.random() < 0.5:  # both go on at once
+                at.released.set()
+            mine.run(successor)
+            at.released.set()
+            error = running.exception(_WAIT_S)
+            assert error is None or isinstance(error, DriverFenced | DriverSuperseded | DeliveryInDoubt), is_early
+            assert {*mine.offsets} <= check(settings)
+            frozen.close()
+            successor.serve()
+            successor.close()
