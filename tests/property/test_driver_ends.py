@@ -99,6 +99,8 @@ class Round:
         known, waiting = chance.randint(1, 3), chance.randint(1, 3)
         self.offsets = list(itertools.islice(_numbers, known + waiting))
         self._late = 1_000 + self.offsets[0]
+        self._is_late = True
+        self._chance = chance
         authors = chance.sample([KNOWN] * known + [self._late] * waiting, known + waiting)
         self._records = [
             RawRecord("board", 0, each, str(each), encoded(board(each, author)))
@@ -106,12 +108,18 @@ class Round:
         ]
 
     def run(self, driver):
-        """Take what Kafka does not have yet."""
+        """Take what Kafka does not have yet. The member signs up in between, or before a successor."""
+        if not self._is_late and self._chance.random() < 0.5:
+            self._sign_up()
+        self._is_late = False
         if driver._delivery.committed.offsets.get(0, 0) <= self.offsets[-1]:
             driver.join(self._records)
             driver._delivery.settle()
-        produce(self._settings, [("member", self._late, member(self._late))])
+        self._sign_up()
         driver.resolve()
+
+    def _sign_up(self):
+        produce(self._settings, [("member", self._late, member(self._late))])
 
 
 def check(settings):
