@@ -246,8 +246,9 @@ class Driver:
         self._join = StreamTableJoin(
             context, PIPELINE, self._spark, members, self._keys(), self._boards, self._delivery
         )
-        committed = self._delivery.committed
-        self._join.recover(committed, committed.offsets, committed.offsets, False)
+        if self._delivery.is_exactly_once:
+            start = {0: self._delivery.committed.offsets.get(0, 0)}
+            self._join.recover(self._delivery.committed, start, start, False)
         topic_id = offset_reader.topic_id(OUTPUT)
         start = OffsetLedger(settings.database).open("serve", OUTPUT, topic_id, offset_reader.earliest(OUTPUT), lease)
         self._serving = LiveTableSink(settings.database, "serve", OUTPUT, topic_id, lease)
