@@ -69,7 +69,7 @@ def repair(dry_run: bool, consumer: str | None, reject: str | None, force: bool)
     found = job.Repair(settings, offset_reader, ledger, SystemClock())
     if reject:
         place = job.Place.parse(reject, settings.pipeline)
-        return job.reject(found, job.ManualReject(settings.database, offset_reader, ledger), place, dry_run, force)
+        return job.reject(found, job.ManualReject(settings, offset_reader, ledger), place, dry_run, force)
     return job.run(found, [each for each in get_args(Query) if consumer in (None, each)], dry_run, force)
 
 

@@ -17,13 +17,21 @@ from include.contracts.validation import Reject
 from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import Move, OffsetLedger, Output
 from include.integrity.days.pruning import take_out_of_cuts
+from include.kafka.committed import committed_of
 from include.kafka.offsets import OffsetReader
 from include.kafka.reader import read_as_rejects
 from include.runtime.command import author
-from include.runtime.settings import DatabaseSettings, Settings
+from include.runtime.settings import Settings
 from spark_jobs.speed.health.state import Query, topics_of
 from spark_jobs.speed.pending_store import PendingStore
-from spark_jobs.speed.positions import OffsetMismatch, Position, ReplacedTable, position_of, replaced_table
+from spark_jobs.speed.positions import (
+    OffsetMismatch,
+    Position,
+    ReplacedTable,
+    delivery_group,
+    position_of,
+    replaced_table,
+)
 
 _RECORD = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9})/(?P<offset>[0-9]{1,18})")
 _SHOWN_BYTES = 200
@@ -57,8 +65,8 @@ class Place:
 class ManualReject:
     """Prints one record, and makes it a reject."""
 
-    def __init__(self, database: DatabaseSettings, offset_reader: OffsetReader, ledger: OffsetLedger) -> None:
-        self._database = database
+    def __init__(self, settings: Settings, offset_reader: OffsetReader, ledger: OffsetLedger) -> None:
+        self._settings = settings
         self._offset_reader = offset_reader
         self._ledger = ledger
 
@@ -77,13 +85,17 @@ class ManualReject:
         self._offset_reader.require_ids({place.topic: topic_id})
         taken = [entry.next_offset for entry in self._ledger.entries(place.query, place.topic)
                  if (entry.topic_id, entry.partition) == (topic_id, place.partition)]  # fmt: skip
+        if place.query == "join" and (group := delivery_group(self._ledger, self._settings)):
+            repaired_at = self._ledger.repaired_at(place.query)
+            committed = committed_of(self._offset_reader.committed(group, place.topic), topic_id, repaired_at)
+            taken.append(committed.offsets.get(place.partition, 0))
         return found[0], any(next_offset > place.offset for next_offset in taken)
 
     def run(self, place: Place, dry_run: bool) -> bool:
         """Print the record, and reject it unless it is a dry run. Returns True if it was rejected."""
         record, is_taken = self.look(place)
-        lease = DriverLease(self._database, f"repair-{socket.gethostname()}-{os.getpid()}")
-        store = PendingStore(self._database, lease)
+        lease = DriverLease(self._settings.database, f"repair-{socket.gethostname()}-{os.getpid()}")
+        store = PendingStore(self._settings.database, lease)
         is_pending = store.is_pending(place.topic, place.partition, place.offset)
         print(f"{place}  timestamp {record.kafka_timestamp}")
         print(f"  key    {_shown(record.key)}\n  value  {_shown(record.value)}")
@@ -153,7 +165,8 @@ class Repair:
         Raises BrokerUnavailable, DatabaseUnavailable, ContractMismatch.
         """
         topic = topics_of(self._settings.pipeline)[consumer]
-        position = position_of(self._ledger, self._offset_reader, consumer, topic)
+        group = delivery_group(self._ledger, self._settings) if consumer == "join" else ""
+        position = position_of(self._ledger, self._offset_reader, consumer, topic, group)
         if not position.mismatches:
             return position, []
         # after the position: a record that is removed in between makes the range of days longer, never shorter

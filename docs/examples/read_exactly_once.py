@@ -9,17 +9,19 @@ records from there: they expired, or the topic was made again. Needs confluent-k
 import sqlite3
 import sys
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS record (partition INTEGER, "offset" INTEGER, key TEXT, value TEXT, event_id TEXT,
                                    PRIMARY KEY (partition, "offset"));
 CREATE TABLE IF NOT EXISTS position (partition INTEGER PRIMARY KEY, next_offset INTEGER);
+CREATE TABLE IF NOT EXISTS copied (topic_id TEXT);
 """
 
 
 def main(bootstrap_servers: str, topic: str, path: str) -> int:
-    """Copy the records that are new; returns their number."""
+    """Copy the records that are new; returns their number. Raises ValueError if the topic was made again."""
     database = sqlite3.connect(path)
     database.executescript(_TABLES)
     consumer = Consumer({
@@ -27,6 +29,13 @@ def main(bootstrap_servers: str, topic: str, path: str) -> int:
         "isolation.level": "read_committed", "enable.partition.eof": True,
         "auto.offset.reset": "error",
     })  # fmt: skip
+    described = AdminClient({"bootstrap.servers": bootstrap_servers}).describe_topics(TopicCollection([topic]))
+    topic_id = str(described[topic].result().topic_id)
+    if not (copied := database.execute("SELECT topic_id FROM copied").fetchall()):
+        with database:
+            database.execute("INSERT INTO copied VALUES (?)", (topic_id,))
+    elif copied != [(topic_id,)]:
+        raise ValueError(f"{topic} was made again: copy it to another file")
     known = dict(database.execute("SELECT partition, next_offset FROM position"))
     partitions = consumer.list_topics(topic, 30).topics[topic].partitions
     consumer.assign([TopicPartition(topic, each, known.get(each, OFFSET_BEGINNING)) for each in partitions])

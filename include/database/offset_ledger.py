@@ -131,11 +131,24 @@ class OffsetLedger:
                         query("set_ledger_entry", cursor), output | {"partition": partition, "to_offset": end}
                     )
 
-    def repaired_at(self, consumer: str) -> int:
-        """Return when a person last moved entries of the consumer, in µs since 1970; 0 if nobody did."""
+    def repaired_at(self, consumer: str) -> dict[int, int]:
+        """Return when a person last moved the entry of each partition, in µs since 1970; a partition may be absent."""
         with self._connection.transaction() as cursor:
             cursor.execute(query("select_repaired_at", cursor), {"consumer": consumer})
-            return int(cursor.fetchone()[0])
+            return dict(cursor.fetchall())
+
+    def note_delivery(self, delivery: str, lease: DriverLease) -> None:
+        """Note how the stream delivers from now on: a value of STREAM_DELIVERY. Raises DriverSuperseded."""
+        with self._connection.transaction() as cursor:
+            lease.hold(cursor)
+            cursor.execute(query("note_delivery", cursor), {"delivery": delivery})
+
+    def last_delivery(self) -> str | None:
+        """Return the value of STREAM_DELIVERY that was noted last; None if the stream never ran."""
+        with self._connection.transaction() as cursor:
+            cursor.execute(query("select_last_delivery", cursor))
+            row = cursor.fetchone()
+        return None if row is None else row[0]
 
     def close(self) -> None:
         """Close the connection. The next call opens another."""

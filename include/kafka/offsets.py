@@ -4,7 +4,15 @@ import datetime as dt
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    OFFSET_INVALID,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from include.contracts.clock import epoch_ms, instant_of
@@ -69,6 +77,14 @@ class OffsetReader:
         if not found.partitions:
             raise ContractMismatch("the topic does not exist; create the topics first", topic=topic)
         return sorted(found.partitions)
+
+    def committed(self, group: str, topic: str) -> list[TopicPartition]:
+        """Return what the group has committed of the topic, with metadata; transactions that are open do not count."""
+        with self._asking(topic):
+            asked = self._admin.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group)], request_timeout=self._timeout_s
+            )
+            return [each for each in asked[group].result().topic_partitions if each.topic == topic]
 
     def earliest(self, topic: str) -> Offsets:
         """Return the first available offset of each partition."""

@@ -10,16 +10,14 @@ Pending records are sent in pages. A transaction commits the number of its page,
 offsets.
 """
 
-import json
 import logging
 import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,9 +27,10 @@ from pyspark.sql import DataFrame
 
 from include.contracts.definition import Definition
 from include.contracts.errors import BrokerUnavailable, ConfigurationError, DriverFenced, PipelineError, Retryable
-from include.contracts.offsets import OffsetRange, Offsets
+from include.contracts.offsets import OffsetRange
 from include.contracts.topics import MAX_OUTPUT_BYTES, TRANSACTION_S, TRANSACTION_SETTINGS
 from include.kafka.access import broker_error, client_settings, delivery_name
+from include.kafka.committed import Committed, committed_of, to_commit
 from include.runtime.failpoints import failpoint
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.connectors.kafka import write_records
@@ -60,20 +59,6 @@ class DeliveryInDoubt(Retryable):
 
 class RecordTooLarge(Exception):
     """A joined record is larger than a request; no PipelineError, because the record is the cause."""
-
-
-@dataclass(frozen=True)
-class Committed:
-    """The group's state: the next offsets of the stream, the last page of pending records, the database's timeline.
-
-    A partition without offset has none here. `timeline` is empty if nothing was ever committed. `is_overruled`: the
-    ledger was repaired since, and wins; there are no offsets then.
-    """
-
-    offsets: Offsets
-    page: int = 0
-    timeline: str = ""
-    is_overruled: bool = False
 
 
 class Delivery(ABC):
@@ -146,19 +131,20 @@ class ExactlyOnce(Delivery):
         self._topic = definition.stream.name
         self._name = delivery_name(definition)
         self._topic_id = ""
-        self._repaired_at = 0
+        self._repaired_at: dict[int, int] = {}
         self._committed_at = 0.0
         self._producer: Producer | None = None
         self._group: Consumer | None = None
         self._sending: threading.Thread | None = None
         self._failure: BaseException | None = None
 
-    def open(self, partitions: Sequence[int], topic_id: str, timeline: str, repaired_at: int = 0) -> Committed:
+    def open(
+        self, partitions: Sequence[int], topic_id: str, timeline: str, repaired_at: Mapping[int, int]
+    ) -> Committed:
         """Fence every older driver, end its transaction, and return what was committed of the topic with this id.
 
-        Later commits carry `timeline`, the database's, and `repaired_at`, when a person last repaired the ledger, in µs
-        since 1970. Offsets that were committed before a repair do not count. Raises BrokerUnavailable,
-        KafkaAccessDenied, ConfigurationError, DeliveryInDoubt.
+        Later commits carry `timeline`, the database's, and `repaired_at`, as `committed_of` has it. Raises
+        BrokerUnavailable, KafkaAccessDenied, ConfigurationError, DeliveryInDoubt.
         """
         self.close()
         connection = client_settings(self._kafka)
@@ -171,28 +157,18 @@ class ExactlyOnce(Delivery):
                                     "isolation.level": "read_committed"})  # fmt: skip
             # read_committed: the coordinator answers when no transaction with offsets of the group is open
             found = self._group.committed([TopicPartition(self._topic, each) for each in partitions], CALL_S)
-            for error in (each.error for each in found if each.error is not None):
-                raise KafkaException(error)
+            committed = committed_of(found, topic_id, repaired_at)
         except KafkaException as exc:
             # a group that may not be read: `committed` times out, and only `poll` has the error
             refused = None if self._group is None else self._group.poll(0)
             cause = None if refused is None else refused.error()
             self.close()
             raise self._error(exc if cause is None else KafkaException(cause)) from exc
-        read = [(each, _metadata(each)) for each in found if each.offset != OFFSET_INVALID]
-        mine = [(each, about) for each, about in read if about.get("topic_id") == topic_id]
-        if len(mine) < len(read):
-            log.warning(
-                "group %s has offsets that no driver committed for this topic %s: not used", self._name, self._topic
-            )
-        newest = mine[0][1] if mine else {}  # each transaction commits all partitions
-        is_overruled = bool(mine) and newest.get("repaired_at", 0) < repaired_at
-        if is_overruled:
-            log.warning("the ledger was repaired: the offsets of group %s are not used", self._name)
-        offsets = {} if is_overruled else {each.partition: each.offset for each, _ in mine}
-        committed = Committed(offsets, newest.get("page", 0), newest.get("timeline", ""), is_overruled)
-        self._topic_id, self._repaired_at = topic_id, repaired_at
-        self.committed = replace(committed, timeline=timeline, is_overruled=False)
+        if sum(each.offset != OFFSET_INVALID for each in found) > len(committed.offsets):
+            log.warning("offsets of group %s are not used, which no driver committed for this topic %s, or before a "
+                        "repair of the ledger", self._name, self._topic)  # fmt: skip
+        self._topic_id, self._repaired_at = topic_id, dict(repaired_at)
+        self.committed = replace(committed, timeline=timeline, overruled=frozenset())
         return committed
 
     def collect(self, details: DataFrame) -> pa.Table:
@@ -257,10 +233,7 @@ class ExactlyOnce(Delivery):
         producer, group = self._producer, self._group
         assert producer is not None
         assert group is not None
-        about = json.dumps({
-            "topic_id": self._topic_id, "page": after.page, "timeline": after.timeline, "repaired_at": self._repaired_at
-        })  # fmt: skip
-        offsets = [TopicPartition(self._topic, *each, metadata=about) for each in after.offsets.items()]
+        offsets = to_commit(self._topic, self._topic_id, after, self._repaired_at)
         try:
             producer.begin_transaction()
             for number, record in enumerate(iter_records(records)):
@@ -332,14 +305,6 @@ class ExactlyOnce(Delivery):
         group, self._group, self._producer = self._group, None, None
         if group is not None:
             group.close()
-
-
-def _metadata(found: TopicPartition) -> dict[str, Any]:
-    try:
-        about = json.loads(found.metadata or "")
-    except ValueError:
-        return {}  # committed by a person or another program
-    return about if isinstance(about, dict) else {}
 
 
 def refuse_too_large(records: pa.Table | None) -> None:

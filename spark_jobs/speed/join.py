@@ -28,6 +28,7 @@ from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.validation import Reject
 from include.database.offset_ledger import REPLACED
 from include.database.sessions import present_timeline
+from include.kafka.committed import Committed
 from include.kafka.reader import TopicTail
 from include.kafka.record_table import raw_schema, record_table
 from include.runtime.failpoints import failpoint, failpoint_records
@@ -38,7 +39,7 @@ from spark_jobs.decoding.arrow import array, first_header, numbers
 from spark_jobs.decoding.reference import TableRow, plain_value, read_slow_path
 from spark_jobs.decoding.spark import RECORD, day_of, decode, timestamp_of, to_records
 from spark_jobs.joining import details_of_newest
-from spark_jobs.speed.delivery import AtLeastOnce, Committed, Delivery, ExactlyOnce
+from spark_jobs.speed.delivery import AtLeastOnce, Delivery, ExactlyOnce
 from spark_jobs.speed.health.state import Batch, Query
 from spark_jobs.speed.isolation import Isolation, reason_of_reject
 from spark_jobs.speed.join_keys import JoinKeys
@@ -49,7 +50,7 @@ from spark_jobs.speed.pending_store import (
     PendingRecord,
     StoredRecord,
 )
-from spark_jobs.speed.positions import position_of, raise_on_mismatch, refuse_replaced_table
+from spark_jobs.speed.positions import delivery_group, refuse_replaced_table
 from spark_jobs.speed.stream_query import STEP, DriverContext, StreamQuery
 from spark_jobs.state.segments import Keys
 from spark_jobs.state.table_state import HeldFolder, NotLeading, TableState, WarmTable, unique_keys
@@ -372,9 +373,10 @@ class StreamTableJoin:
         stream in between that were not are saved once more, as pending or as rejects.
         """
         store, retry = self._context.store, self._context.retry
-        if not committed.is_overruled:  # else the topic may have lost the records that wait
-            # from `start`: records before it are settled, also those of a driver with at-least-once delivery
-            retry(lambda: store.delete_from(self._stream.name, start), CONSUMER)
+        # from `start`: records before it are settled, also those of a driver with at-least-once delivery. Where a
+        # person repaired the ledger, the topic may have lost the records that wait.
+        read_again = {p: at for p, at in start.items() if p not in committed.overruled}
+        retry(lambda: store.delete_from(self._stream.name, read_again), CONSUMER)
         planned = retry(store.planned_pages, CONSUMER)
         if sent := [at for at, page in planned if page == committed.page]:
             retry(lambda: store.mark_sent(sent), CONSUMER)
@@ -382,7 +384,7 @@ class StreamTableJoin:
             retry(lambda: store.plan_page(None, unsent), CONSUMER)
         if not is_database_behind:
             return
-        log.warning("the database is behind Kafka: what was sent is read from topic %s", self._definition.output.name)
+        log.warning("what was sent is read from topic %s", self._definition.output.name)
         found = retry(self._sent_since_served, CONSUMER)
         for part in found.to_batches(max_chunksize=_MARKED):
             at = [(self._stream.name, *row.values()) for row in part.to_pylist()]
@@ -544,6 +546,9 @@ class JoinQuery(StreamQuery):
         self._refuse_replaced_table()
         self._timeline = self._retry(self._present_timeline)
 
+    def _committing_group(self) -> str:
+        return delivery_group(self._context.ledger, self._context.settings)
+
     def preload(self) -> None:
         """Load the table, and keep it up to date while another driver leads or the session is opened."""
         context, definition = self._context, self._definition
@@ -565,9 +570,9 @@ class JoinQuery(StreamQuery):
         at-least-once delivery after others reads Kafka's offsets as well, if it can. Raises LedgerBeyondEnd.
         """
         super().take_position()
-        context, offset_reader = self._context, self._context.offset_reader
-        ledger_start = self._ledger_start = self._start
-        self._last_delivery = self._retry(context.store.last_delivery)
+        self._ledger_start = self._start
+        self._last_delivery = self._retry(self._context.ledger.last_delivery)
+        log.info("join delivers %s; before: %s", self._context.settings.stream.delivery, self._last_delivery)
         try:
             committed = self._committed = self._open_transactions()
         except PipelineError as exc:
@@ -577,15 +582,8 @@ class JoinQuery(StreamQuery):
             return
         if committed is None:
             return
-        start = self._start = {p: max(at, committed.offsets.get(p, at)) for p, at in ledger_start.items()}
-        ends = self._retry(lambda: offset_reader.ends(self._topic))
-        if any(at > ends[partition] for partition, at in start.items()):
-            ledger = context.ledger  # the repair looks there
-            self._retry(
-                lambda: ledger.advance(CONSUMER, self._topic, self._topic_id, ledger_start, start, context.lease)
-            )
-            raise_on_mismatch(self._retry(lambda: position_of(ledger, offset_reader, CONSUMER, self._topic)))
-        context.state.set_position(self._topic, start)
+        self._start = {p: max(at, committed.offsets.get(p, at)) for p, at in self._ledger_start.items()}
+        self._context.state.set_position(self._topic, self._start)
 
     def _open_transactions(self) -> Committed | None:
         """End the transactions of older drivers and return what is committed; None if there never were any."""
@@ -639,7 +637,7 @@ class JoinQuery(StreamQuery):
         progress = self._progress = JoinProgress(context, self._topic, self._topic_id, self._ledger_start)
         if self._committed is not None:
             self._recover(self._committed)
-        self._retry(lambda: context.store.note_delivery(stream.delivery))
+        self._retry(lambda: context.ledger.note_delivery(stream.delivery, context.lease))
         pending = self._pending = self._isolation("pending", join.resolve, join.reject_pending)
         self._retry(lambda: join.resume_pending(pending))
 
@@ -667,6 +665,8 @@ class JoinQuery(StreamQuery):
         is_forgotten = committed == Committed({}) and self._last_delivery == EXACTLY_ONCE
         if is_forgotten:
             log.warning("Kafka has no offsets of this topic for the join's group: a batch may be sent again")
+        if is_behind or is_restored:
+            log.warning("the database is behind Kafka")
         self._retry(lambda: self._join.recover(committed, ledger, start, is_behind or is_restored or is_forgotten))
         transactions.commit(None, OffsetRange(committed.offsets, start), lambda: self._progress.set_progress(start))
         transactions.settle()

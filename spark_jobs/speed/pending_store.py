@@ -168,17 +168,6 @@ class PendingStore:
         """Mark those of the coordinates that wait as sent. They are deleted when *serve* has written their details."""
         self._execute("mark_pending_sent", _columns(coordinates))
 
-    def note_delivery(self, delivery: str) -> None:
-        """Note how the stream delivers from now on: a value of STREAM_DELIVERY."""
-        self._execute("note_delivery", {"delivery": delivery})
-
-    def last_delivery(self) -> str | None:
-        """Return the value of STREAM_DELIVERY that was noted last; None if the stream never ran."""
-        with self._connection.transaction() as cursor:
-            cursor.execute(query("select_last_delivery", cursor))
-            row = cursor.fetchone()
-        return None if row is None else row[0]
-
     def plan_page(self, page: int | None, coordinates: Sequence[tuple[str, int, int]]) -> None:
         """Note that the transaction with this number sends the records at these coordinates; None: that none does."""
         self._execute("plan_pending_page", {"page": page, **_columns(coordinates)})

@@ -5,8 +5,9 @@ again is noticed, because cuts of generations hold the former topic's id.
 """
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from include.contracts.errors import LedgerBeyondEnd, PositionRefused, RangeExpired, TopicReplaced
 from include.contracts.offsets import Offsets
@@ -14,8 +15,10 @@ from include.database.driver_lease import DriverLease
 from include.database.named import query
 from include.database.offset_ledger import Entry, OffsetLedger
 from include.database.sessions import connect
+from include.kafka.access import delivery_name
+from include.kafka.committed import committed_of
 from include.kafka.offsets import OffsetReader
-from include.runtime.settings import DatabaseSettings
+from include.runtime.settings import EXACTLY_ONCE, DatabaseSettings, Settings
 
 SEVEREST_FIRST = (TopicReplaced, LedgerBeyondEnd, RangeExpired)
 
@@ -61,7 +64,7 @@ class Position:
 
 
 def starting_position(
-    ledger: OffsetLedger, offset_reader: OffsetReader, consumer: str, topic: str, lease: DriverLease
+    ledger: OffsetLedger, offset_reader: OffsetReader, consumer: str, topic: str, lease: DriverLease, group: str = ""
 ) -> Position:
     """Return the position whose `start` has the ledger's offset of each partition, after saving missing ones there.
 
@@ -69,28 +72,46 @@ def starting_position(
     TopicReplaced, LedgerBeyondEnd, RangeExpired with the partitions and the repair command; ContractMismatch for a
     topic that does not exist; DriverSuperseded, BrokerUnavailable, DatabaseUnavailable.
     """
-    position = position_of(ledger, offset_reader, consumer, topic)
+    position = position_of(ledger, offset_reader, consumer, topic, group)
     raise_on_mismatch(position)
     next_offsets = ledger.open(consumer, topic, position.topic_id, position.start, lease)
     return replace(position, start={partition: next_offsets[partition] for partition in position.start})
 
 
-def position_of(ledger: OffsetLedger, offset_reader: OffsetReader, consumer: str, topic: str) -> Position:
-    """Compare the ledger with the topic, without changes. Raises as `starting_position`, except for mismatches."""
+def delivery_group(ledger: OffsetLedger, settings: Settings) -> str:
+    """Return the group whose offsets count beside the join's ledger; none if the delivery was never exactly once."""
+    deliveries = settings.stream.delivery, ledger.last_delivery()
+    return delivery_name(settings.pipeline) if EXACTLY_ONCE in deliveries else ""
+
+
+def position_of(
+    ledger: OffsetLedger, offset_reader: OffsetReader, consumer: str, topic: str, group: str = ""
+) -> Position:
+    """Compare the ledger with the topic, without changes. Raises as `starting_position`, except for mismatches.
+
+    `group`: see `delivery_group`. The later one of its offset and the ledger's is compared.
+    """
     offset_reader.partitions(topic)  # raises ContractMismatch if the topic does not exist
     topic_id = offset_reader.topic_id(topic)
     # The ledger between the two: a driver that runs may advance it at any time, and it never leaves the topic's range.
     first = offset_reader.earliest(topic)
     entries = ledger.entries(consumer, topic)
+    committed: Offsets = {}
+    if group:
+        committed = committed_of(offset_reader.committed(group, topic), topic_id, ledger.repaired_at(consumer)).offsets
     ends = offset_reader.ends(topic)
     offset_reader.require_ids({topic: topic_id})
-    return compared(consumer, topic, entries, topic_id, first, ends)
+    return compared(consumer, topic, entries, topic_id, first, ends, committed)
 
 
 def compared(
-    consumer: str, topic: str, entries: Sequence[Entry], topic_id: str, first: Offsets, ends: Offsets
-) -> Position:
-    """Compare ledger entries with the topic. Entries of other topic ids count only if the present id has none."""
+    consumer: str, topic: str, entries: Sequence[Entry], topic_id: str, first: Offsets, ends: Offsets,
+    committed: Mapping[int, int] = MappingProxyType({}),
+) -> Position:  # fmt: skip
+    """Compare ledger entries with the topic. Entries of other topic ids count only if the present id has none.
+
+    `committed`: offsets that a group has committed, which may be later.
+    """
     current = {entry.partition: entry for entry in entries if entry.topic_id == topic_id}
     if current or not entries:
         known, is_same = current, True
@@ -102,7 +123,7 @@ def compared(
     for partition in sorted(first.keys() | ends.keys() | known.keys()):
         entry = known.get(partition)
         low, end = first.get(partition, 0), ends.get(partition, 0)  # a partition that is gone counts as empty
-        at = entry.next_offset if entry else None
+        at = max((entry.next_offset, committed.get(partition, 0))) if entry else committed.get(partition)
         error = _mismatch_of(at, low, end, is_same, is_new_consumer=not entries)
         if error is not None:
             mismatches.append(OffsetMismatch(error, partition, entry.topic_id if entry else topic_id, at,

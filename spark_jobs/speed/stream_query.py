@@ -121,6 +121,7 @@ class StreamQuery(ABC):
         self._topic = topics_of(definition)[self.name]
         self._start: Offsets = {}
         self._topic_id = ""
+        self._group = ""
         self._rejected_by_hand: list[tuple[int, int]] = []  # partition and offset
         self._error: PipelineError | None = None  # Spark's exception carries only the text
         self._ticks = 0
@@ -132,7 +133,12 @@ class StreamQuery(ABC):
         Raises ContractMismatch, PositionRefused. Blocks while a server is down.
         """
         ledger, offset_reader = self._context.ledger, self._context.offset_reader
-        raise_on_mismatch(self._retry(lambda: position_of(ledger, offset_reader, self.name, self._topic)))
+        self._group = self._retry(self._committing_group)
+        raise_on_mismatch(self._retry(lambda: position_of(ledger, offset_reader, self.name, self._topic, self._group)))
+
+    def _committing_group(self) -> str:
+        """Return the group whose committed offsets count beside the ledger; see `delivery_group`."""
+        return ""
 
     def preload(self) -> None:  # noqa: B027  *serve* needs nothing
         """Start reading what the query needs from Kafka, before this driver leads."""
@@ -143,7 +149,9 @@ class StreamQuery(ABC):
         Raises as `starting_position`.
         """
         ledger, offset_reader, lease = self._context.ledger, self._context.offset_reader, self._context.lease
-        position = self._retry(lambda: starting_position(ledger, offset_reader, self.name, self._topic, lease))
+        position = self._retry(
+            lambda: starting_position(ledger, offset_reader, self.name, self._topic, lease, self._group)
+        )
         start = self._start = position.start
         self._topic_id = position.topic_id  # not asked for again: the offsets are of the topic with this id
         self._context.state.set_position(self._topic, start)

@@ -328,7 +328,7 @@ def test_a_record_that_a_driver_takes_meanwhile_is_not_rejected_by_hand(world, c
 
     def ask():
         place = Place("serve", OUTPUT, world.quiet, 1)
-        return ManualReject(world.settings.database, world.log.offsets, world.ledger).run(place, dry_run=False)
+        return ManualReject(world.settings, world.log.offsets, world.ledger).run(place, dry_run=False)
 
     def check(is_rejected):
         taken = rows(world.settings, "SELECT next_offset FROM offset_ledger WHERE partition = %s", (world.quiet,))

@@ -283,7 +283,7 @@ class Driver:
         if self._settings.stream.delivery == AT_LEAST_ONCE:
             return AtLeastOnce(servers, PIPELINE)
         made = ExactlyOnce(servers, PIPELINE)
-        made.open([0], self._offset_reader.topic_id("board"), "timeline")
+        made.open([0], self._offset_reader.topic_id("board"), "timeline", {})
         return made
 
     def _boards(self, range_):

@@ -5,8 +5,19 @@
 UPDATE pending_record SET sent_at = NULL, page = NULL WHERE sent_at IS NOT NULL
 
 -- name: select_repaired_at
--- When a person last moved entries of the consumer, in µs since 1970; 0 if nobody did.
-SELECT COALESCE((EXTRACT(EPOCH FROM max(repaired_at)) * 1000000)::bigint, 0) FROM ledger_repair WHERE consumer = %(consumer)s
+-- When a person last moved the entry of each partition, in µs since 1970.
+SELECT partition, (EXTRACT(EPOCH FROM max(repaired_at)) * 1000000)::bigint
+  FROM ledger_repair
+ WHERE consumer = %(consumer)s
+ GROUP BY partition
+
+-- name: note_delivery
+INSERT INTO stream_delivery (delivery)
+SELECT %(delivery)s
+ WHERE %(delivery)s IS DISTINCT FROM (SELECT delivery FROM stream_delivery ORDER BY since DESC LIMIT 1)
+
+-- name: select_last_delivery
+SELECT delivery FROM stream_delivery ORDER BY since DESC LIMIT 1
 
 -- name: set_aside_pending
 -- Coordinates that no record of the topic that was made again has. Their output records get the same.

@@ -190,14 +190,6 @@ UPDATE pending_record p
   FROM sent
  WHERE p.topic = sent.topic AND p.partition = sent.partition AND p."offset" = sent."offset"
 
--- name: note_delivery
-INSERT INTO stream_delivery (delivery)
-SELECT %(delivery)s
- WHERE %(delivery)s IS DISTINCT FROM (SELECT delivery FROM stream_delivery ORDER BY since DESC LIMIT 1)
-
--- name: select_last_delivery
-SELECT delivery FROM stream_delivery ORDER BY since DESC LIMIT 1
-
 -- name: plan_pending_page
 UPDATE pending_record p
    SET page = %(page)s

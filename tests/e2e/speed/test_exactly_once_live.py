@@ -21,7 +21,7 @@ from include.kafka.offsets import OffsetReader
 from include.kafka.reader import TopicTail
 from include.runtime.failpoints import VARIABLE
 from include.runtime.settings import AT_LEAST_ONCE, EXACTLY_ONCE
-from spark_jobs.repair import Repair, run
+from spark_jobs.repair import ManualReject, Place, Repair, run
 from spark_jobs.speed.delivery import ExactlyOnce
 from stack.machine import unused
 from tests.fakes.events import board, member
@@ -29,6 +29,7 @@ from tests.servers import wait_until
 from tests.support.broker import remove_topics
 from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import ROOT, environment, produce, rows, with_topics
+from tests.support.topic_log import TopicLog
 
 DATABASE, BEFORE = "exactly_once", "exactly_once_before"
 KNOWN, LATE, LATER, LAST = 1, 2, 3, 4  # members; all but the first sign up after their boards
@@ -104,6 +105,18 @@ def wait_for(settings, log, expected, pending):
                f"{len(expected)} boards are shown, see {log}")  # fmt: skip
 
 
+def expire_what_is_committed(settings, kafka):
+    """Delete all but the last record that Kafka has committed of each partition; returns where the ledger is behind."""
+    topic, offset_reader = PIPELINE.stream.name, OffsetReader(settings.kafka.connection)
+    ledger = dict(rows(settings, "SELECT partition, next_offset FROM offset_ledger WHERE consumer = 'join'"))
+    committed = {each.partition: each.offset for each in offset_reader.committed(f"{PIPELINE.name}.join", topic)}
+    ahead = {partition: at for partition, at in committed.items() if at > ledger[partition]}
+    assert ahead
+    for partition, at in committed.items():
+        TopicLog(kafka.bootstrap_servers).delete_before(topic, partition, max(0, at - 1))
+    return ahead
+
+
 @pytest.mark.timeout(600)
 def test_the_output_has_each_record_once_beside_a_database_of_before(kafka, postgres, settings, running):
     first, second = range(1, 11), range(21, 31)
@@ -143,7 +156,7 @@ def test_the_output_has_each_record_once_beside_a_database_of_before(kafka, post
 
 
 @pytest.mark.timeout(600)
-def test_a_delivery_that_changes_after_a_crash_sends_nothing_twice(settings, running):
+def test_a_delivery_that_changes_after_a_crash_sends_nothing_twice(kafka, settings, running):
     first, second, third = range(1, 11), range(21, 31), range(41, 46)
     with running() as log:
         send(settings, ("member", KNOWN), *boards(KNOWN, *first), *boards(LATE, 11, 12))
@@ -156,6 +169,11 @@ def test_a_delivery_that_changes_after_a_crash_sends_nothing_twice(settings, run
         wait_for(settings, log, {*first, 11, 12, *second}, set())
     with running(failpoint="join.before_ledger:kill:1", ends=-9):
         send(settings, *boards(KNOWN, *third))
+    ahead = expire_what_is_committed(settings, kafka)
+    ledger, offset_reader = OffsetLedger(settings.database), OffsetReader(settings.kafka.connection)
+    for partition, at in ahead.items():
+        place = Place("join", PIPELINE.stream.name, partition, at - 1)
+        assert ManualReject(settings, offset_reader, ledger).look(place)[1], place  # it is in the output
     with running(AT_LEAST_ONCE) as log:
         wait_for(settings, log, {*first, 11, 12, *second, *third}, set())
     assert set(sent(settings).values()) == {1}
@@ -173,11 +191,10 @@ def test_a_repair_of_the_ledger_overrules_what_kafka_has(settings, running):
     with closing(transactions):  # as if the topic had lost its last records
         partitions = offset_reader.partitions(topic)
         found = transactions.open(
-            partitions, offset_reader.topic_id(topic), present_timeline(settings.database, "stream")
+            partitions, offset_reader.topic_id(topic), present_timeline(settings.database, "stream"), {}
         )
         transactions.commit(None, OffsetRange(found.offsets, {each: at + 100 for each, at in found.offsets.items()}))
         transactions.settle()
-    assert run(repair, ["join"], dry_run=True, force=False) == OK  # the ledger fits
     with running(ends=MISCONFIGURED) as log:
         pass
     assert "LedgerBeyondEnd" in log.read_text()

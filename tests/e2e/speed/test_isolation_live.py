@@ -62,7 +62,7 @@ def test_a_record_that_fails_becomes_a_reject_and_the_rest_arrives(kafka, postgr
         "join.records": boards[4], "resolve.records": waiting[1], "serve.decode": details[0], "serve.write": details[1]
     }  # fmt: skip
     hand = ManualReject(
-        settings.database, OffsetReader(KafkaConnection(kafka.bootstrap_servers)), OffsetLedger(settings.database)
+        settings, OffsetReader(KafkaConnection(kafka.bootstrap_servers)), OffsetLedger(settings.database)
     )
     assert hand.run(Place.parse(boards[2], PIPELINE), False)
     driver = Driver(environment(kafka, postgres, "isolation", tmp_path), tmp_path / "driver")

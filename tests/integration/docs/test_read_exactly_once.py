@@ -32,6 +32,17 @@ def test_each_record_is_copied_once(kafka, copied, tmp_path):
         assert database.execute("SELECT count(*) FROM record").fetchone() == (5,)
 
 
+def test_a_topic_that_was_made_again_is_an_error(kafka, copied):
+    log = TopicLog(kafka.bootstrap_servers)
+    log.make(TOPIC)
+    log.send(TOPIC, 0, 3)
+    copied()
+    log.make(TOPIC)
+    log.send(TOPIC, 0, 5)  # beyond the stored offset
+    with pytest.raises(ValueError, match="was made again"):
+        copied()
+
+
 @pytest.mark.parametrize("stored", [100, 0], ids=["beyond the end", "expired"])
 def test_a_stored_offset_that_the_topic_does_not_have_is_an_error(kafka, copied, tmp_path, stored):
     log = TopicLog(kafka.bootstrap_servers)

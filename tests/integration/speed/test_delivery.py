@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import closing
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -15,11 +15,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from include.contracts.errors import BrokerUnavailable, ConfigurationError, DriverFenced, PipelineError
 from include.contracts.offsets import OffsetRange
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
+from include.kafka.committed import Committed
 from include.kafka.reader import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.retry import retry_transient
 from spark_jobs.speed import delivery
-from spark_jobs.speed.delivery import Committed, DeliveryInDoubt, ExactlyOnce, RecordTooLarge
+from spark_jobs.speed.delivery import DeliveryInDoubt, ExactlyOnce, RecordTooLarge
 from tests.servers import wait_until
 from tests.support.broker import proxied_broker
 from tests.support.topic_log import TopicLog
@@ -44,7 +45,7 @@ def connection(kafka):
     return KafkaConnection(kafka.bootstrap_servers)
 
 
-def opened(connection, log, timeline="1", repaired_at=0):
+def opened(connection, log, timeline="1", repaired_at=MappingProxyType({})):
     """Return the delivery of a driver that just took the lease, and what it found."""
     made = ExactlyOnce(connection, PIPELINE)
     found = retry_transient(lambda: made.open([0, 1], log.offsets.topic_id(SOURCE), timeline, repaired_at), 30)
@@ -198,7 +199,7 @@ def test_a_page_that_was_planned_only_is_not_committed(connection, log):
 
 def test_offsets_of_a_former_topic_are_not_used(connection, log):
     former = ExactlyOnce(connection, PIPELINE)
-    former.open([0, 1], "another-id", "1")
+    former.open([0, 1], "another-id", "1", {})
     send(former, None, OffsetRange({}, {0: 5, 1: 5}))
     _, found = opened(connection, log)
     assert found == Committed({})
@@ -214,18 +215,18 @@ def test_offsets_that_a_person_committed_are_not_used(connection, log, metadata)
 
 
 def test_offsets_from_before_a_repair_of_the_ledger_are_not_used(connection, log):
-    first, _ = opened(connection, log, repaired_at=5)
+    first, _ = opened(connection, log, repaired_at={0: 5})
     send(first, records(1), OffsetRange({}, {0: 3, 1: 4}))
-    later, found = opened(connection, log, repaired_at=5)
+    later, found = opened(connection, log, repaired_at={0: 5})
     assert found == Committed({0: 3, 1: 4}, 0, "1")
     later.commit_page(records(2), lambda page: None)
-    repaired, found = opened(connection, log, repaired_at=7)
-    assert found == Committed({}, later.committed.page, "1", is_overruled=True)
-    send(repaired, None, OffsetRange({}, {0: 1, 1: 0}))
-    _, found = opened(connection, log, repaired_at=7)
-    assert (found.offsets, found.is_overruled) == ({0: 1, 1: 0}, False)
-    _, found = opened(connection, log, repaired_at=6)  # a database of before the repair
-    assert found.offsets == {0: 1, 1: 0}
+    repaired, found = opened(connection, log, repaired_at={0: 7})
+    assert found == Committed({1: 4}, later.committed.page, "1", frozenset({0}))
+    send(repaired, None, OffsetRange({1: 4}, {0: 1, 1: 4}))
+    _, found = opened(connection, log, repaired_at={0: 7})
+    assert (found.offsets, found.overruled) == ({0: 1, 1: 4}, frozenset())
+    _, found = opened(connection, log, repaired_at={0: 6})  # a database of before the repair
+    assert found.offsets == {0: 1, 1: 4}
 
 
 def test_an_offset_that_kafka_does_not_tell_is_asked_for_again(connection, log, monkeypatch):
@@ -240,7 +241,7 @@ def test_an_offset_that_kafka_does_not_tell_is_asked_for_again(connection, log, 
 
     monkeypatch.setattr(delivery, "Consumer", Untold)
     with pytest.raises(BrokerUnavailable, match="UNSTABLE_OFFSET_COMMIT"):
-        ExactlyOnce(connection, PIPELINE).open([0, 1], log.offsets.topic_id(SOURCE), "1")
+        ExactlyOnce(connection, PIPELINE).open([0, 1], log.offsets.topic_id(SOURCE), "1", {})
 
 
 def test_a_topic_that_takes_smaller_batches_is_an_error_of_its_settings(connection, log):
@@ -253,7 +254,7 @@ def test_a_topic_that_takes_smaller_batches_is_an_error_of_its_settings(connecti
 def test_a_timeout_that_the_broker_refuses_is_an_error_of_its_settings(connection, log, monkeypatch):
     monkeypatch.setitem(delivery.TRANSACTION_SETTINGS, "transaction.timeout.ms", 1_000_000_000)
     with pytest.raises(ConfigurationError, match=r"set transaction.max.timeout.ms of the brokers to 60000 or more"):
-        ExactlyOnce(connection, PIPELINE).open([0, 1], log.offsets.topic_id(SOURCE), "1")
+        ExactlyOnce(connection, PIPELINE).open([0, 1], log.offsets.topic_id(SOURCE), "1", {})
 
 
 def test_a_range_that_does_not_follow_is_refused(connection, log):

@@ -191,7 +191,7 @@ class TestRepair:
         assert rows(settings, is_sent) == [(False, None)]  # Kafka has committed page 7, which does not count now
 
     def reject(self, log, ledger, settings, repair, record, dry_run=False):
-        rejects = ManualReject(settings.database, log.offsets, ledger)
+        rejects = ManualReject(settings, log.offsets, ledger)
         with redirect_stdout(io.StringIO()) as printed:
             code = reject(repair, rejects, Place.parse(record, PIPELINE), dry_run, False)
         return code, printed.getvalue()

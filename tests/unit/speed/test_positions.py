@@ -19,8 +19,8 @@ def ledger(places, topic_id="now", at=NOON):
     return [Entry(topic_id, partition, offset, at) for partition, offset in places.items()]
 
 
-def position(entries, first, ends):
-    return compared("serve", "board-detail", entries, "now", first, ends)
+def position(entries, first, ends, **committed):
+    return compared("serve", "board-detail", entries, "now", first, ends, **committed)
 
 
 def test_a_consumer_that_never_read_the_topic_begins_at_its_first_records():
@@ -32,6 +32,14 @@ def test_a_consumer_that_never_read_the_topic_begins_at_its_first_records():
 def test_within_the_topic_the_ledger_decides(at):
     found = position(ledger({0: at, 1: 3}), {0: 5, 1: 0}, {0: 9, 1: 3})
     assert (found.start, found.mismatches) == ({0: at, 1: 3}, [])
+
+
+def test_a_group_that_has_committed_later_offsets_is_compared():
+    entries, first, ends = ledger({0: 3, 1: 5}), {0: 5, 1: 0}, {0: 9, 1: 6}
+    found = position(entries, first, ends, committed={0: 8, 1: 4})
+    assert (found.start, found.mismatches, found.entries) == ({0: 8, 1: 5}, [], entries)
+    (mismatch,) = position(entries, first, ends, committed={0: 10}).mismatches
+    assert (mismatch.error, mismatch.partition, mismatch.at) == (LedgerBeyondEnd, 0, 10)
 
 
 def test_an_added_partition_begins_at_its_beginning():

@@ -1,0 +1,64 @@
+"""What exactly-once delivery has committed to Kafka: offsets of the join's group, with metadata."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import OFFSET_INVALID, KafkaException, TopicPartition
+
+from include.contracts.offsets import Offsets
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The group's state: the next offsets of the stream, the last page of pending records, the database's timeline.
+
+    A partition without offset has none here. `timeline` is empty if nothing was ever committed. `overruled` are
+    partitions whose ledger was repaired since: the ledger wins there.
+    """
+
+    offsets: Offsets
+    page: int = 0
+    timeline: str = ""
+    overruled: frozenset[int] = frozenset()
+
+
+def committed_of(found: Iterable[TopicPartition], topic_id: str, repaired_at: Mapping[int, int]) -> Committed:
+    """Return what was committed of the topic with this id; what other programs committed has no metadata of it.
+
+    `repaired_at`: when a person last repaired the ledger of a partition, in µs since 1970. Raises KafkaException for a
+    partition whose offset Kafka does not tell.
+    """
+    offsets: Offsets = {}
+    overruled = set()
+    newest: Mapping[str, Any] = {}  # each transaction commits all partitions
+    for each in found:
+        if each.error is not None:
+            raise KafkaException(each.error)
+        about = _metadata(each)
+        if each.offset == OFFSET_INVALID or about.get("topic_id") != topic_id:
+            continue
+        newest = about
+        if about.get("repaired_at", 0) < repaired_at.get(each.partition, 0):
+            overruled.add(each.partition)
+        else:
+            offsets[each.partition] = each.offset
+    return Committed(offsets, newest.get("page", 0), newest.get("timeline", ""), frozenset(overruled))
+
+
+def to_commit(topic: str, topic_id: str, committed: Committed, repaired_at: Mapping[int, int]) -> list[TopicPartition]:
+    """Return the offsets to commit, from which `committed_of` makes `committed` again."""
+    about = {"topic_id": topic_id, "page": committed.page, "timeline": committed.timeline}
+    return [
+        TopicPartition(topic, partition, offset, json.dumps(about | {"repaired_at": repaired_at.get(partition, 0)}))
+        for partition, offset in committed.offsets.items()
+    ]
+
+
+def _metadata(found: TopicPartition) -> dict[str, Any]:
+    try:
+        about = json.loads(found.metadata or "")
+    except ValueError:
+        return {}  # committed by a person or another program
+    return about if isinstance(about, dict) else {}
