@@ -396,7 +396,11 @@ class StreamTableJoin:
             details = self._details_of(range_).drop("is_sent").join(is_known, ["partition", "offset"], "left")
             return details.withColumn("is_sent", F.expr("is_known IS NOT NULL"))
 
-        between = OffsetRange(ledger, start)
+        first = retry(lambda: self._context.offset_reader.earliest(self._stream.name), CONSUMER)
+        between = OffsetRange({p: min(max(at, first.get(p, 0)), start[p]) for p, at in ledger.items()}, start)
+        if expired := OffsetRange(ledger, between.start).count:
+            log.warning("%d records of topic %s expired that the database does not have: those that waited are lost "
+                        "if it was restored", expired, self._stream.name)  # fmt: skip
         while between.count:  # in parts: the driver looks up the keys of each, and a day may lie between
             part, between = between.cut(self._context.settings.stream.max_transaction_records)
             details = settled(part)
