@@ -3,11 +3,13 @@
 Real member table, join and serve, over a real Kafka and PostgreSQL. `tests.faults.stream` does the same to a process.
 """
 
+import gc
 import itertools
 import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -78,17 +80,15 @@ def settings(kafka, postgres, tmp_path_factory):
 
 @pytest.fixture
 def started(spark, settings):
-    """Start a driver; all are closed at the end."""
-    drivers = []
+    """Start a driver, for a `with` block. Connections of those before are closed."""
 
     def start():
-        drivers.append(Driver(spark, settings, EXACTLY_ONCE))
-        drivers[-1].start()
-        return drivers[-1]
+        gc.collect()
+        driver = Driver(spark, settings, EXACTLY_ONCE)
+        driver.start()
+        return closing(driver)
 
-    yield start
-    for each in drivers:
-        each.close()
+    return start
 
 
 class Round:
@@ -130,42 +130,41 @@ def check(settings, mine):
 
 
 @pytest.mark.shortened
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("place", PLACES)
 def test_what_a_driver_left_is_sent_once(settings, started, monkeypatch, place):
     chance, at = random.Random(place), Place(monkeypatch, place)
     for _ in range(ROUNDS):
         mine = Round(settings, chance)
-        first = started()
-        at.end()
-        with pytest.raises(Ended):
-            mine.run(first)
-        successor = started()
-        mine.run(successor)
-        check(settings, mine)
-        first.close()
-        successor.serve()
-        successor.close()
+        with started() as first:
+            at.end()
+            with pytest.raises(Ended):
+                mine.run(first)
+            with started() as successor:
+                mine.run(successor)
+                check(settings, mine)
+                successor.serve()
 
 
 @pytest.mark.shortened
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_driver_that_goes_on_after_its_successor_began_sends_nothing(settings, started, monkeypatch, place):
     chance, at = random.Random(place), Place(monkeypatch, place)
     with ThreadPoolExecutor(1) as executor:
         for _ in range(ROUNDS):
             mine = Round(settings, chance)
-            frozen = started()
-            at.freeze()
-            running = executor.submit(mine.run, frozen)
-            assert at.reached.wait(_WAIT_S), running.exception(0)
-            successor = started()
-            if is_early := chance.random() < 0.5:  # both go on at once
-                at.released.set()
-            mine.run(successor)
-            at.released.set()
-            error = running.exception(_WAIT_S)
-            assert error is None or isinstance(error, DriverFenced | DriverSuperseded | DeliveryInDoubt), is_early
-            check(settings, mine)
-            frozen.close()
-            successor.serve()
-            successor.close()
+            with started() as frozen:
+                at.freeze()
+                running = executor.submit(mine.run, frozen)
+                assert at.reached.wait(_WAIT_S), running.exception(0)
+                with started() as successor:
+                    if is_early := chance.random() < 0.5:  # both go on at once
+                        at.released.set()
+                    mine.run(successor)
+                    at.released.set()
+                    error = running.exception(_WAIT_S)
+                    is_refused = isinstance(error, DriverFenced | DriverSuperseded | DeliveryInDoubt)
+                    assert error is None or is_refused, (error, is_early)
+                    check(settings, mine)
+                    successor.serve()
