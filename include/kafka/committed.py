@@ -1,4 +1,4 @@
-"""What exactly-once delivery has committed to Kafka: offsets of the join's group, with metadata."""
+"""Offsets that exactly-once delivery has committed for the group of the join, with their metadata."""
 
 import json
 from collections.abc import Iterable, Mapping
