@@ -29,8 +29,8 @@ def main(bootstrap_servers: str, topic: str, path: str) -> int:
         "isolation.level": "read_committed", "enable.partition.eof": True,
         "auto.offset.reset": "error",
     })  # fmt: skip
-    described = AdminClient({"bootstrap.servers": bootstrap_servers}).describe_topics(TopicCollection([topic]))
-    topic_id = str(described[topic].result().topic_id)
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})  # kept: without it, its answers do not arrive
+    topic_id = str(admin.describe_topics(TopicCollection([topic]))[topic].result().topic_id)
     if not (copied := database.execute("SELECT topic_id FROM copied").fetchall()):
         with database:
             database.execute("INSERT INTO copied VALUES (?)", (topic_id,))
