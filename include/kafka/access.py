@@ -72,12 +72,14 @@ def acl_commands(
 
 
 @contextmanager
-def broker_errors(client: AdminClient, kafka: KafkaConnection, operation: str, topic: str = "") -> Iterator[None]:
+def broker_errors(
+    client: AdminClient, kafka: KafkaConnection, operation: str, topic: str = "", delivery: str = ""
+) -> Iterator[None]:
     """Raise `broker_error` for an error of the client, and log what librdkafka logged for it so far."""
     try:
         yield
     except KafkaException as exc:
-        raise broker_error(exc, kafka, operation, topic) from exc
+        raise broker_error(exc, kafka, operation, topic, delivery) from exc
     finally:
         client.poll(0)
 

@@ -35,13 +35,13 @@ class OffsetReader:
         self._admin = AdminClient(client_settings(kafka))
 
     @contextmanager
-    def _asking(self, topic: str) -> Iterator[None]:
+    def _asking(self, topic: str, delivery: str = "") -> Iterator[None]:
         """Raise `broker_error` for an error of the client. The next call has a new client if Kafka did not answer.
 
         A client of librdkafka that lost all brokers, and has nothing to send, may not find them again.
         """
         try:
-            with broker_errors(self._admin, self.kafka, "Describe", topic):
+            with broker_errors(self._admin, self.kafka, "Describe", topic, delivery):
                 yield
         except BrokerUnavailable:
             self._admin = AdminClient(client_settings(self.kafka))
@@ -80,7 +80,7 @@ class OffsetReader:
 
     def committed(self, group: str, topic: str) -> list[TopicPartition]:
         """Return what the group has committed of the topic, with metadata; transactions that are open do not count."""
-        with self._asking(topic):
+        with self._asking(topic, group):
             asked = self._admin.list_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group)], request_timeout=self._timeout_s
             )

@@ -551,7 +551,14 @@ class JoinQuery(StreamQuery):
         self._timeline = self._retry(self._present_timeline)
 
     def _committing_group(self) -> str:
-        return delivery_group(self._context.ledger, self._context.settings)
+        group = delivery_group(self._context.ledger, self._context.settings)
+        if group and not self._delivery.is_exactly_once:
+            try:
+                self._context.offset_reader.committed(group, self._topic)
+            except PipelineError as exc:
+                log.warning("the ledger alone decides where the join begins: %s", exc)
+                return ""
+        return group
 
     def preload(self) -> None:
         """Load the table, and keep it up to date while another driver leads or the session is opened."""

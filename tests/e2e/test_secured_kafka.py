@@ -317,7 +317,7 @@ def test_the_driver_delivers_exactly_once_with_the_printed_rights_and_says_which
         missing.append(denied[1])
         granted(secured, [denied[2]])
     name = f"{settings.pipeline.name}.join"
-    assert missing == [f"Write on transactional-id {name}", f"Read on group {name}"]
+    assert missing == [f"Read on group {name}", f"Write on transactional-id {name}"]
 
     produce(settings, [("member", 1, member(1)), *(("board", each, board(each, 1)) for each in range(20))])
     with (tmp_path / "stream.log").open("wb") as log:
