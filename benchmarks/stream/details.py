@@ -23,8 +23,7 @@ def details(boards: Iterable[dict[str, Any]], members: int, seed: int, first: in
         }  # fmt: skip
         headers = [
             (h.EVENT_ID, f"load-board-{board['id']}-{board['modifiedAt']}".encode()), (h.ACCEPTED_AT, accepted),
-            ("board-topic", b"board"), ("board-partition", b"0"), ("board-offset", str(number).encode()),
-            ("member-topic", b"member"), ("member-partition", b"0"), ("member-offset", b"1"),
+            ("board-at", b"board/0/%d" % number), ("member-at", b"member/0/1"),
         ]  # fmt: skip
         yield str(board["id"]), value, headers
 

@@ -15,6 +15,7 @@ from include.contracts.headers import (
     MAX_EVENT_ID_LENGTH,
     RECORD_PATTERN,
     REPLAYED_AT,
+    SOURCE_PATTERNS,
     TRACEPARENT,
 )
 from include.contracts.topics import KEPT_FOR_EVER, REBUILD_WINDOW_DAYS, Topic
@@ -26,7 +27,7 @@ _KEY = {
     "description": f"The value's key field as decimal text, from {LONG_MIN} to {LONG_MAX}.",
 }
 _TIME = {"type": "string", "format": "date-time", "pattern": TIMESTAMP.pattern}
-_OFFSET = {"type": "string", "pattern": "^-?[0-9]+$"}
+_SOURCE = {"type": "string", "pattern": f"^{'/'.join(SOURCE_PATTERNS)}$"}
 _EVENT = {"type": "string", "minLength": 1, "maxLength": MAX_EVENT_ID_LENGTH}
 _RAW_HEADERS = {
     EVENT_ID: {**_EVENT, "description": "Identity of the event, with the record key."},
@@ -118,14 +119,14 @@ def _messages(topic: Topic, headers: dict[str, Any]) -> list[tuple[str, dict[str
 def _headers(topic: Topic, definition: Definition) -> dict[str, Any]:
     if topic is not definition.output:
         return _RAW_HEADERS
-    sources = {
-        definition.source_header(f"{side}_{part}"): {
-            **(_OFFSET if part != "topic" else {"type": "string"}),
-            "description": f"The {part} of the {source.name} record that the row was made from.",
+    stream, table = (
+        {
+            **_SOURCE,
+            "description": f"Topic, partition and offset of the {source.name} record that the row was made from.",
         }
-        for side, source in (("stream", definition.stream), ("table", definition.table))
-        for part in ("topic", "partition", "offset")
-    }
+        for source in (definition.stream, definition.table)
+    )
+    sources = {definition.source_header("stream"): stream, definition.source_header("table"): table}
     accepted = {**_TIME, "description": f"That of the {definition.stream.name} record; on a tombstone, its version."}
     return {EVENT_ID: _RAW_HEADERS[EVENT_ID], ACCEPTED_AT: accepted, **sources, TRACEPARENT: _RAW_HEADERS[TRACEPARENT]}
 

@@ -16,6 +16,7 @@ import msgspec
 from include.contracts.definition import FOLDER, Column, Definition, Side, definitions_folder
 from include.contracts.errors import ContractMismatch
 from include.contracts.fields import TEXT_PATTERN, Field, FieldType, snake_case
+from include.contracts.headers import ACCEPTED_AT, REPLAYED_AT
 from include.contracts.topics import REBUILD_WINDOW_DAYS, Topic
 
 _LONGEST_NAME = 63  # PostgreSQL cuts longer ones off
@@ -231,6 +232,10 @@ def _problems(read: _File, definition: Definition, stem: str) -> Iterator[str]:
         yield f'name = "{read.name}": a key word of PostgreSQL; give the pipeline another name'
     if read.name in _OWN_NAMES or read.name.startswith("pg_"):
         yield f'name = "{read.name}": the database has an object or a role of that name; give the pipeline another name'
+    sides: tuple[Side, ...] = ("stream", "table")
+    for side in sides:
+        if (header := definition.source_header(side)) in (ACCEPTED_AT, REPLAYED_AT):
+            yield f"[{side}] topic: records have another header {header}; give the topic another name"
     join, key = definition.stream.field(definition.join_field), definition.table.field(definition.table.key_field)
     if join.type != key.type or join.nullable:
         yield f"[stream] joined_by = {join.name!r}: not a {key.type} that is never null, as the table's key is"

@@ -42,7 +42,15 @@ from spark_jobs.connectors.splits import (
     read_split,
     read_topic,
 )
-from spark_jobs.decoding.arrow import RawColumns, array, candidate_schema, first_header, longs, numbers, table_schema
+from spark_jobs.decoding.arrow import (
+    RawColumns,
+    array,
+    candidate_schema,
+    coordinates,
+    first_header,
+    longs,
+    table_schema,
+)
 from spark_jobs.decoding.dated_rows import OUTPUT_COORDINATES
 
 ROWS_PER_BLOB = 32  # on average; with fewer, the blob's overhead exceeds its rows
@@ -270,18 +278,12 @@ def _table(piece: Read, rebuild: RebuildContext, gathered: Gathered, count: Call
 
 def _output(piece: Read, rebuild: RebuildContext, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
     if isinstance(piece, ColumnsFile):
-        for coordinates in read_columns(piece, OUTPUT_COORDINATES):
-            yield from _add_coordinates(coordinates, rebuild, gathered)
+        for found in read_columns(piece, OUTPUT_COORDINATES):
+            yield from _add_coordinates(found, rebuild, gathered)
         return
     for records in _records(piece, rebuild, _READ_OF_OUTPUT):
-        headers = array(records["headers"])
-        columns = [
-            records["partition"],
-            records["offset"],
-            longs(array(records["key"])),
-            numbers(first_header(headers, rebuild.definition.source_header("stream_partition")), pa.int32()),
-            numbers(first_header(headers, rebuild.definition.source_header("stream_offset")), pa.int64()),
-        ]
+        sources = first_header(array(records["headers"]), rebuild.definition.source_header("stream"))
+        columns = [records["partition"], records["offset"], longs(array(records["key"])), *coordinates(sources)]
         yield from _add_coordinates(pa.Table.from_arrays(columns, schema=OUTPUT_COORDINATES), rebuild, gathered)
         count(records.num_rows)
 
@@ -297,12 +299,12 @@ def _records(
     return read_topic(piece, rebuild.kafka, columns, all_headers)
 
 
-def _add_coordinates(coordinates: pa.Table, rebuild: RebuildContext, gathered: Gathered) -> Iterator[Blob]:
+def _add_coordinates(found: pa.Table, rebuild: RebuildContext, gathered: Gathered) -> Iterator[Blob]:
     """Add the coordinates. Records without source coordinates are dropped: *serve* has rejected them."""
-    for name in ("key", "stream_partition", "stream_offset"):
-        if coordinates[name].null_count:
-            coordinates = coordinates.filter(pc.is_valid(coordinates[name]))
-    yield from gathered.add(Kind.COORDINATES, coordinates.select(SOURCES.names), rebuild.buckets_of(coordinates["key"]))
+    for name in ("key", "stream_offset"):
+        if found[name].null_count:
+            found = found.filter(pc.is_valid(found[name]))
+    yield from gathered.add(Kind.COORDINATES, found.select(SOURCES.names), rebuild.buckets_of(found["key"]))
 
 
 def choose(bucket: int, blobs: Iterable[Blob], rebuild: RebuildContext) -> Iterator[Blob]:

@@ -27,7 +27,7 @@ from spark_jobs.decoding.reference import Message, TableRow, iter_records, read_
 TIMES = pa.timestamp("us", "UTC")
 _TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": TIMES, "boolean": pa.bool_(), "date": pa.date32()}
 _UNPRINTABLE = re.sub(r"\\u([0-9a-f]{4})", r"\\x{\1}", h.UNPRINTABLE_PATTERN)  # as RE2 writes code points
-_DIGITS = {pa.int32(): "^-?[0-9]{1,9}$", pa.int64(): "^-?[0-9]{1,18}$"}  # negative ones are of a replaced topic
+_SOURCE = "^{}/(?P<partition>{})/(?P<offset>{})$".format(*h.SOURCE_PATTERNS)
 
 
 def arrow_type(field: Field) -> pa.DataType:
@@ -87,10 +87,10 @@ def event_ids(headers: pa.Array) -> pa.Array:
     return pc.if_else(is_one, found, pa.scalar(None, pa.string()))
 
 
-def numbers(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert partitions (int32) or offsets (int64) that headers have as digits; null for an invalid value."""
-    digits = pc.if_else(pc.match_substring_regex(values, _DIGITS[kind]), values, None)
-    return digits.cast(pa.string()).cast(kind)
+def coordinates(sources: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the partitions (int32) and offsets (int64) of texts topic/partition/offset; null for an invalid text."""
+    partitions, offsets = pc.extract_regex(sources, _SOURCE).flatten()
+    return partitions.cast(pa.string()).cast(pa.int32()), offsets.cast(pa.string()).cast(pa.int64())
 
 
 def array(column: pa.ChunkedArray | pa.Array) -> pa.Array:

@@ -13,7 +13,7 @@ from include.contracts.topics import Topic
 from include.contracts.validation import Reject
 from include.contracts.versions import OLDEST_FIRST
 from include.kafka.record_table import RAW
-from spark_jobs.decoding.arrow import JsonColumns, RawColumns, array, first_header, longs, numbers, table_schema
+from spark_jobs.decoding.arrow import JsonColumns, RawColumns, array, coordinates, first_header, longs, table_schema
 from spark_jobs.decoding.reference import RowRecord, iter_records, read_record
 
 ID, DAY, DELETED = "id", "day", "deleted"
@@ -99,17 +99,12 @@ def places(dated: pa.Table, definition: Definition) -> pa.Table:
     an id or without the coordinates of their source.
     """
     dated = dated.filter(pc.invert(dated[DELETED]))
-    headers = array(dated["headers"])
+    sources = first_header(array(dated["headers"]), definition.source_header("stream"))
     table = pa.Table.from_arrays(
-        [
-            dated[DAY], dated["partition"], dated["offset"], longs(array(dated["key"])),
-            numbers(first_header(headers, definition.source_header("stream_partition")), pa.int32()),
-            numbers(first_header(headers, definition.source_header("stream_offset")), pa.int64()),
-        ],
+        [dated[DAY], dated["partition"], dated["offset"], longs(array(dated["key"])), *coordinates(sources)],
         schema=DATED_COORDINATES,
-    )  # fmt: skip
-    known = pc.and_(pc.is_valid(table["stream_partition"]), pc.is_valid(table["stream_offset"]))
-    return table.filter(pc.and_(known, pc.is_valid(table["key"])))
+    )
+    return table.filter(pc.and_(pc.is_valid(table["stream_offset"]), pc.is_valid(table["key"])))
 
 
 def of_no_day(records: pa.Table) -> pa.Table:

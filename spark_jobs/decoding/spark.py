@@ -344,12 +344,8 @@ def _sent_columns(definition: Definition) -> dict[str, Column]:
         "value": F.when(~F.col("deleted"), value),
         h.EVENT_ID: F.col("event_id"),
         h.ACCEPTED_AT: F.coalesce(F.col("accepted_text"), without_text),
-        of("stream_topic"): F.lit(definition.stream.name),
-        of("stream_partition"): F.col("partition"),
-        of("stream_offset"): F.col("offset"),
-        of("table_topic"): F.when(F.col("table_offset").isNotNull(), F.lit(definition.table.name)),
-        of("table_partition"): F.col("table_partition"),
-        of("table_offset"): F.col("table_offset"),
+        of("stream"): _coordinates(definition.stream, "partition", "offset"),
+        of("table"): _coordinates(definition.table, "table_partition", "table_offset"),
         h.TRACEPARENT: F.col("traceparent"),
     }
     return {name: column.cast("string").cast("binary").alias(name) for name, column in columns.items()}
@@ -374,6 +370,11 @@ def _record_columns(definition: Definition) -> tuple[Column, ...]:
 def _header(name: str, value: Column) -> Column:
     """Return a header for Spark's Kafka sink; null if the value is null."""
     return F.when(value.isNotNull(), F.struct(F.lit(name).alias("key"), value.alias("value")))
+
+
+def _coordinates(topic: Topic, partition: str, offset: str) -> Column:
+    """Return topic/partition/offset; null without a record."""
+    return F.concat(F.lit(f"{topic.name}/"), F.col(partition), F.lit("/"), F.col(offset))
 
 
 def _output_field(definition: Definition, column: OutputColumn) -> Column:

@@ -35,7 +35,7 @@ from include.runtime.failpoints import failpoint, failpoint_records
 from include.runtime.settings import EXACTLY_ONCE
 from include.runtime.tracing import MAX_LINKS
 from spark_jobs.connectors.kafka import pages, read_range
-from spark_jobs.decoding.arrow import array, first_header, numbers
+from spark_jobs.decoding.arrow import array, coordinates, first_header
 from spark_jobs.decoding.reference import TableRow, plain_value, read_slow_path
 from spark_jobs.decoding.spark import RECORD, day_of, decode, timestamp_of, to_records
 from spark_jobs.joining import details_of_newest
@@ -416,21 +416,16 @@ class StreamTableJoin:
             for entry in self._context.ledger.entries(consumer, output):
                 if entry.topic_id == topic_id and entry.partition in start:
                     start[entry.partition] = max(start[entry.partition], entry.next_offset)
-        name_of, topic = self._definition.source_header, self._stream.name.encode()
+        name, topic = self._definition.source_header("stream"), f"{self._stream.name}/".encode()
         rows: list[pa.Table] = [_COORDINATES.empty_table()]
         with closing(TopicTail(self._context.settings.kafka.connection, output)) as tail:
             tail.begin(start)
             for messages in tail.iter_to(available.end):
                 headers = array(record_table(messages, raw_schema({"headers"}))["headers"])
-                at = pa.Table.from_arrays(
-                    [
-                        numbers(first_header(headers, name_of(f"stream_{each.name}")), each.type)
-                        for each in _COORDINATES
-                    ],
-                    schema=_COORDINATES,
-                )
-                is_mine = pc.equal(first_header(headers, name_of("stream_topic")), topic)
-                rows.append(at.filter(is_mine).drop_null())  # null without a number: a record of another producer
+                sources = first_header(headers, name)
+                sources = sources.filter(pc.starts_with(sources, topic))
+                at = pa.Table.from_arrays(coordinates(sources), schema=_COORDINATES)
+                rows.append(at.drop_null())  # null without coordinates: a record of another producer
         return pa.concat_tables(rows).combine_chunks()
 
     def reject_pending(self, batch: PendingBatch, reason: str) -> None:

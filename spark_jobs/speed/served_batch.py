@@ -7,7 +7,6 @@ Columns, in `records_schema`: those of the live table, `day`, `deleted`, then `r
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,12 +22,12 @@ from spark_jobs.decoding.arrow import (
     RawColumns,
     array,
     arrow_type,
+    coordinates,
     event_ids,
     first_header,
     newest_versions,
-    numbers,
 )
-from spark_jobs.decoding.reference import RowRecord, iter_records
+from spark_jobs.decoding.reference import iter_records
 
 _TYPES = {"bigint": pa.int64(), "integer": pa.int32(), "text": pa.string()}
 COORDINATE_TYPES = {name: _TYPES[kind] for name, (kind, _) in COORDINATES.items()}
@@ -187,8 +186,6 @@ def _scalars(rows: pa.Table) -> Iterator[dict[str, pa.Scalar]]:
         yield {name: rows[name][number] for name in rows.column_names}
 
 
-_SOURCE = ("stream_partition", "stream_offset", "table_partition", "table_offset")
-_REQUIRED = ("stream_partition", "stream_offset")
 _FIRST, _END = (pa.scalar(each, pa.timestamp("ms", "UTC")) for each in (FIRST_INSTANT, END_INSTANT))
 
 
@@ -202,7 +199,7 @@ class DetailDecoder:
         self._timezone = timezone
         columns = {definition.column_name(each) for each in definition.columns} - {definition.version_column}
         self._columns = RawColumns(definition.output, columns)
-        self._headers = {column: definition.source_header(column) for column in _SOURCE}
+        self._stream_header, self._table_header = definition.source_header("stream"), definition.source_header("table")
 
     def read(self, records: pa.Table) -> pa.Table:
         """Decode records with the columns of RAW into a batch of `spark_jobs.speed.served_batch`.
@@ -217,10 +214,10 @@ class DetailDecoder:
         }  # fmt: skip
         rows, rejects = self._columns.decode(
             array(records["key"]), array(records["value"]),
-            pa.table(carried | _sources(array(records["headers"]), self._headers)),
+            pa.table(carried | self._sources(array(records["headers"]))),
             lambda indexes: iter_records(records.take(indexes)),
         )  # fmt: skip
-        has_source = pc.and_(*(pc.is_valid(rows[column]) for column in _REQUIRED))
+        has_source = pc.is_valid(rows["stream_offset"])
         if not pc.all(has_source).as_py():
             rejects += self._without_source(rows.filter(pc.invert(has_source)), records)
             rows = rows.filter(has_source)
@@ -234,31 +231,24 @@ class DetailDecoder:
         arrays = [columns.get(field.name, nothing).cast(field.type) for field in self._schema]
         return pa.Table.from_arrays(arrays, schema=self._schema)
 
+    def _sources(self, headers: pa.Array) -> dict[str, pa.Array]:
+        """Return the coordinates and the event id in each record's headers; null if a header is missing or invalid."""
+        stream, table = (coordinates(first_header(headers, name)) for name in (self._stream_header, self._table_header))
+        return {
+            "stream_partition": stream[0], "stream_offset": stream[1], "table_partition": table[0],
+            "table_offset": table[1], "event_id": event_ids(headers),
+        }  # fmt: skip
+
     def _without_source(self, rows: pa.Table, records: pa.Table) -> Iterator[Reject]:
-        sources = rows.select(_REQUIRED).to_pylist()  # a timestamp may be out of range for Python's datetime
-        for record, source in zip(iter_records(records.take(rows["_index"])), sources, strict=True):
-            reason = _reason(record, source, self._headers)
+        for record in iter_records(records.take(rows["_index"])):
+            given = [name for name, value in record.headers() if value is not None]
+            wrong = "not topic/partition/offset" if self._stream_header in given else "missing"
+            reason = f"headers/{self._stream_header}: {wrong}; only the join writes here"
             yield Reject(self._topic.name, record.partition(), record.offset(), reason, record.key(), record.value(),
                          instant_of(record.timestamp()[1] * 1000))  # fmt: skip
-
-
-def _reason(record: RowRecord, source: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    given = [name for name, value in record.headers() if value is not None]
-    wrong = [
-        f"headers/{names[column]}: {'not a whole number' if names[column] in given else 'missing'}"
-        for column in _REQUIRED
-        if source[column] is None
-    ]
-    return f"{'; '.join(wrong)}; only the join writes here"
 
 
 def _in_years(timestamps: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the timestamps in the contract's range of years, null for others: a producer may write any number."""
     is_in = pc.and_(pc.greater_equal(timestamps, _FIRST), pc.less(timestamps, _END))
     return pc.if_else(is_in, timestamps, None).cast(TIMES)
-
-
-def _sources(headers: pa.Array, names: Mapping[str, str]) -> dict[str, pa.Array]:
-    """Return the source coordinates and event id in each record's headers; null if a header is missing or invalid."""
-    columns = {column: numbers(first_header(headers, name), COORDINATE_TYPES[column]) for column, name in names.items()}
-    return columns | {"event_id": event_ids(headers)}

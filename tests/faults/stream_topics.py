@@ -113,12 +113,10 @@ class Log:
 
     def _coordinates(self, record: Record, side: Side) -> tuple[int, int] | None:
         try:
-            partition, offset = (
-                int(record.headers[self.pipeline.source_header(f"{side}_{part}")]) for part in ("partition", "offset")
-            )
+            _, partition, offset = record.headers[self.pipeline.source_header(side)].split("/")
         except KeyError:
             return None
-        return partition, offset
+        return int(partition), int(offset)
 
 
 def _replaced(at: tuple[int, int]) -> tuple[int, int]:

@@ -66,11 +66,10 @@ class Topics:
 
     def add_detail(self, key, stream_offset, table_offset=None, **more):
         """Add the record that the join sends for a record of the stream."""
-        offsets = {"stream": stream_offset, "table": table_offset}
+        joined = {"stream": (self.pipeline.stream, stream_offset), "table": (self.pipeline.table, table_offset)}
         headers = {
-            self.pipeline.source_header(f"{side}_{part}"): value
-            for side, offset in offsets.items() if offset is not None
-            for part, value in (("partition", 0), ("offset", offset))
+            self.pipeline.source_header(side): f"{topic.name}/0/{offset}"
+            for side, (topic, offset) in joined.items() if offset is not None
         }  # fmt: skip
         return self.add(self.pipeline.output, key, b"{}", **headers, **more)
 

@@ -68,7 +68,7 @@ def of_the_issue():
             key = 500 + number
             made = encoded(board(key, 7 if number % 2 else 99_999, createdAt=NOON, modifiedAt=NOON))
             found.append(AnyRecord("board", b"%d" % key, made, [(name, value)]))
-    made_from = [("board-partition", b"0"), ("board-offset", b"1")]
+    made_from = [("board-at", b"board/0/1")]
     return [*found, *twisted(MEMBER), *(record._replace(headers=made_from) for record in twisted(BOARD_DETAIL))]
 
 

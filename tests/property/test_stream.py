@@ -325,10 +325,10 @@ def sources(pipeline):
     """The offset in topic board of each record in the output."""
     connection = pipeline.kafka.connection
     ends = OffsetReader(connection).ends(OUTPUT)
-    name = PIPELINE.source_header("stream_offset")
+    name = PIPELINE.source_header("stream")
     with contextlib.closing(TopicTail(connection, OUTPUT)) as tail:
         tail.begin(dict.fromkeys(ends, 0))
-        return [int(dict(each.headers())[name]) for each in tail.read_to(ends)]
+        return [int(dict(each.headers())[name].rpartition(b"/")[2]) for each in tail.read_to(ends)]
 
 
 # No shrinking: an example takes seconds, and a history that fails is small and told by itself.

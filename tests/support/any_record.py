@@ -262,10 +262,11 @@ ODD_HEADER_VALUES = (
     None, b"", b" ", b"\0", b"\xff\xfe", b"a\0b", b"x\n", b"-1", b"0", b"1", b"2147483648", b"4294967296",
     b"9223372036854775807", b"9223372036854775808", b"1" * 30, b"9" * 5_000, b"1.5", b"e" * 255, b"e" * 256,
     "가".encode() * 255, b"x" * 200_000, "\u202e".encode(), b"\x07",
+    b"board/0/1", b"member/-1/-100000000000000000", b"board/0", b"/0/1", b"board/0/1/2", b"board/0/1\n", b"\xff/0/1",
+    b"board/2147483648/1", b"board/0/9223372036854775808", b"board/0x1/1", b"board//", "board/０/1".encode(),
 )  # fmt: skip
 HEADER_NAMES = (
-    h.EVENT_ID, h.ACCEPTED_AT, h.REPLAYED_AT, "board-topic", "board-partition", "board-offset", "member-topic",
-    "member-partition", "member-offset", "", "x",
+    h.EVENT_ID, h.ACCEPTED_AT, h.REPLAYED_AT, "board-at", "member-at", "", "x",
 )  # fmt: skip
 # Kafka's own "no timestamp" is -1. A broker takes any number that is not ahead of its clock.
 EDGE_TIMESTAMPS_MS = (
@@ -357,9 +358,5 @@ def records(draw: st.DrawFn, topic: Topic, timestamps_ms: st.SearchStrategy[int]
     found = draw(header_lists()) if draw(st.booleans()) else []
     if topic.name == "board-detail" and draw(st.booleans()):  # as the join's, so that the rest of it is looked at
         number = draw(st.integers(0, 30))
-        found = [
-            ("board-partition", b"0"),
-            ("board-offset", str(number).encode()),
-            *found,
-        ]
+        found = [("board-at", b"board/0/%d" % number), *found]
     return AnyRecord(topic.name, key, value, found, draw(timestamps_ms))

@@ -148,10 +148,7 @@ def event(name: str) -> list[tuple[str, bytes]]:
 
 def made_from(partition: int, offset: int) -> list[tuple[str, bytes]]:
     """The headers of a record of the output topic."""
-    return [
-        ("board-partition", str(partition).encode()),
-        ("board-offset", str(offset).encode()),
-    ]
+    return [("board-at", b"board/%d/%d" % (partition, offset))]
 
 
 def a_board(board_id: int, hours: float = 0, modified: float | None = None, **fields: object):

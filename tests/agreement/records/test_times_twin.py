@@ -124,7 +124,7 @@ def test_postgresql(pipeline, drawn):
     details = [
         AnyRecord("board-detail", b"%d" % number, encoded({
             "boardId": number, "memberId": 7, "nickname": "n", "title": "t", "body": "b", "createdAt": each.text,
-            "modifiedAt": each.text}), [("board-partition", b"0"), ("board-offset", b"%d" % number)])
+            "modifiedAt": each.text}), [("board-at", b"board/0/%d" % number)])
         for number, each in enumerate(drawn)
     ]  # fmt: skip
     _, table = source(details)

@@ -33,7 +33,7 @@ from tests.support.topic_log import TopicLog
 
 DATABASE, BEFORE = "exactly_once", "exactly_once_before"
 KNOWN, LATE, LATER, LAST = 1, 2, 3, 4  # members; all but the first sign up after their boards
-FOREIGN = {f"board-{part}": "no number" for part in ("partition", "offset")} | {"board-topic": "board"}
+FOREIGN = {"board-at": "board/no/number"}
 
 
 @pytest.fixture
@@ -85,11 +85,11 @@ def sent(settings):
     """Return how often each record of the stream is in the output, by its offset and partition."""
     connection = settings.kafka.connection
     ends = OffsetReader(connection).ends(PIPELINE.output.name)
-    names = [PIPELINE.source_header(f"stream_{part}").lower() for part in ("partition", "offset")]
+    name = PIPELINE.source_header("stream")
     with closing(TopicTail(connection, PIPELINE.output.name)) as tail:
         tail.begin(dict.fromkeys(ends, 0))
-        found = [dict(each.headers()) for each in tail.read_to(ends)]
-    return Counter(tuple(int(each[name]) for name in names) for each in found if each[names[0]] != b"no number")
+        found = [dict(each.headers())[name].decode() for each in tail.read_to(ends)]
+    return Counter(tuple(map(int, at.split("/")[1:])) for at in found if at != FOREIGN[name])
 
 
 def shown(settings):

@@ -16,10 +16,7 @@ from tests.servers import wait_until
 from tests.support.pipeline import environment, rows, with_topics
 
 KNOWN, STRANGER = 7, 8
-MADE_FROM = {
-    "board-partition": "9",
-    "board-offset": "9",
-}  # only on board-detail it means something
+MADE_FROM = {"board-at": "board/9/9"}  # only on board-detail it means something
 
 
 def detail(board_id):

@@ -20,8 +20,7 @@ from tests.support.pipeline import environment, produce, rows, with_topics
 PARENT = "b7ad6b7169203331"
 KNOWN, PENDING, UNSAMPLED, BROKEN, SLOW = (digit * 32 for digit in "abcde")
 ROWS = "SELECT board_id FROM board_detail ORDER BY board_id"
-SOURCE_HEADERS = ["event-id", "accepted-at", "board-topic", "board-partition", "board-offset", "member-topic",
-                  "member-partition", "member-offset"]  # fmt: skip
+SOURCE_HEADERS = ["event-id", "accepted-at", "board-at", "member-at"]
 
 
 @pytest.fixture

@@ -53,8 +53,7 @@ def detail(settings, partition, offset, copies):
     """Records of the output topic that were made from this board record."""
     producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
     for _ in range(copies):
-        producer.produce("board-detail", b"{}", b"1", partition=0, headers=[
-            ("board-partition", str(partition).encode()), ("board-offset", str(offset).encode())])  # fmt: skip
+        producer.produce("board-detail", b"{}", b"1", partition=0, headers={"board-at": f"board/{partition}/{offset}"})
     assert producer.flush(30) == 0
 
 

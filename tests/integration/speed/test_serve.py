@@ -80,8 +80,8 @@ def send(settings):
         start = ends(TOPIC)
         for offset, (key, value) in enumerate(records, start[0]):
             encoded = json.dumps(value).encode() if isinstance(value, dict) else value
-            headers = {h.EVENT_ID: f"e{offset}", h.ACCEPTED_AT: "2026-11-20T03:00:00.000000Z", "board-partition": "0",
-                       "board-offset": str(offset), "member-partition": "1", "member-offset": "5"}  # fmt: skip
+            headers = {h.EVENT_ID: f"e{offset}", h.ACCEPTED_AT: "2026-11-20T03:00:00.000000Z",
+                       "board-at": f"board/0/{offset}", "member-at": "member/1/5"}  # fmt: skip
             producer.produce(TOPIC, encoded, str(key).encode(), 0, headers=headers)
         assert producer.flush(30) == 0
         return OffsetRange(start, ends(TOPIC))
@@ -113,7 +113,7 @@ def test_records_of_the_topic_are_decoded_with_their_rejects(settings, send):
         None,
         None,
     ]  # a valid row carries its record no further
-    assert [row["reason"].split(":")[0] for row in rejects] == ["/", "headers/board-partition", "/createdAt"]
+    assert [row["reason"].split(":")[0] for row in rejects] == ["/", "headers/board-at", "/createdAt"]
     assert [row["record_key"] for row in rejects] == [b"3", b"4", b"5"]
     assert rejects[0]["record_value"] == b"{nonsense"
 

@@ -40,7 +40,7 @@ def test_an_asyncapi_document_has_the_topics_messages_and_headers():
     assert set(messages) == {
         f"{topic}{kind}" for topic in ("order", "customer", "order-detail") for kind in ("", "-tombstone")
     }
-    assert {"order-offset", "customer-partition"} <= messages["order-detail"]["headers"]["properties"].keys()
+    assert {"order-at", "customer-at"} <= messages["order-detail"]["headers"]["properties"].keys()
     customer = {"number": 1, "name": "A", "isBusiness": True, "changedAt": "2026-11-20T00:00:00Z"}
     jsonschema.validate(customer, messages["customer"]["payload"])
 

@@ -71,6 +71,9 @@ WRONG = {
     "join by the key": (
         'joined_by = "customerNumber"', 'joined_by = "orderNumber"', "[stream] joined_by = 'orderNumber': the key too",
     ),
+    "own header": (
+        'topic = "customer"', 'topic = "accepted"', "[table] topic: records have another header accepted-at; give the",
+    ),
     "no length at all": ("max_length = 3,", "max_length = -1,", "max_length=-1; give a length of 1 or more"),
     "control character": ("The customer's note.", "a\\u0000b", "description"),
     "blank description": ("The customer's note.", "   ", "description"),

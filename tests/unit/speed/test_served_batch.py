@@ -109,8 +109,7 @@ def test_rows_made_from_a_topic_that_was_replaced_get_the_coordinates_of_none():
 
 ZONE = "Asia/Seoul"
 NOON = dt.datetime(2026, 11, 20, 3, tzinfo=dt.UTC)
-PLACE = [(h.EVENT_ID, b"e"), ("board-topic", b"board"), ("board-partition", b"3"), ("board-offset", b"70"),
-         ("member-topic", b"member"), ("member-partition", b"1"), ("member-offset", b"5")]  # fmt: skip
+PLACE = [(h.EVENT_ID, b"e"), ("board-at", b"board/3/70"), ("member-at", b"member/1/5")]
 
 
 def detail(**fields):
@@ -175,28 +174,44 @@ def test_a_tombstone_has_its_time_of_acceptance_and_no_day():
 
 
 def test_a_repeated_header_counts_the_first_time():
-    [row] = read((b"8", detail(), [*PLACE, ("board-offset", b"99"), (h.EVENT_ID, b"other")]))
+    [row] = read((b"8", detail(), [*PLACE, ("board-at", b"board/3/99"), (h.EVENT_ID, b"other")]))
     assert (row["stream_offset"], row["event_id"]) == (70, "e")
 
 
-MISSING = [f"headers/{name}: missing" for name in ("board-partition", "board-offset")]
-NO_NUMBER = f"headers/{PIPELINE.source_header('stream_offset')}: not a whole number"
+NO_COORDINATES = [
+    b"", b"board", b"board/3", b"3/70", b"/3/70", b"board//70", b"board/3/", b"board/3/70/", b"board/3/70/1",
+    b"a/b/3/70", b"board/x/70", b"board/3/x", b"board/+3/70", b"board/0x3/70", b"board/ 3/70", b"board/3/70 ",
+    b"board/3/70\n", b"board/3.0/70", b"board/--3/70", b"board/3/-", b"\xff/3/70", b"board/3/\xff", b"bo\0ard/3/70",
+    "board/３/70".encode(), b"board/1234567890/70", b"board/3/1234567890123456789", b"board/2147483648/70",
+    b"board/3/9223372036854775808",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("headers", "wrong"),
     [
-        ([], MISSING),
-        (PLACE[:3], MISSING[1:]),
-        ([*PLACE[:3], ("board-offset", b"x")], [NO_NUMBER]),
-        ([*PLACE[:3], ("board-offset", b"\xff")], [NO_NUMBER]),
-        ([*PLACE[:3], ("board-offset", None)], MISSING[1:]),
+        ([], "missing"),
+        (PLACE[:1], "missing"),
+        ([("board-at", None)], "missing"),
+        *(([("board-at", value), *PLACE], "not topic/partition/offset") for value in NO_COORDINATES),
     ],
 )
 def test_a_record_without_its_source_is_rejected_whole(headers, wrong):
-    expected = "; ".join([*wrong, "only the join writes here"])
+    expected = f"headers/board-at: {wrong}; only the join writes here"
     [row] = read((b"8", detail(), headers))
     assert (row["reason"], row["record_key"], row["record_value"]) == (expected, b"8", encoded(detail()))
+
+
+@pytest.mark.parametrize("value", [*NO_COORDINATES, None])
+def test_a_record_without_a_member_is_a_row_without_its_coordinates(value):
+    [row] = read((b"8", detail(), [*PLACE[:2], ("member-at", value), PLACE[2]]))
+    assert (row["reason"], row["table_partition"], row["table_offset"]) == (None, None, None)
+
+
+def test_coordinates_of_any_topic_are_numbers():
+    [row] = read((b"8", detail(), [("board-at", b"A.b_c-9/-3/-100000000000000070"), ("member-at", b"m/999999999/0")]))
+    assert (row["stream_partition"], row["stream_offset"]) == (-3, -100_000_000_000_000_070)
+    assert (row["table_partition"], row["table_offset"]) == (999_999_999, 0)
 
 
 @pytest.mark.parametrize("at", ["9999-12-31T20:00:00Z", "2262-01-01T00:00:00Z", "0001-01-01T00:00:00Z"])
@@ -230,17 +245,8 @@ VALUES = st.one_of(
     st.sampled_from([None, b"{", b"[]", b"\xff", encoded(detail()) + b"\n", encoded(detail()) * 2]),
 )
 HEADER = st.tuples(
-    st.sampled_from(
-        [
-            h.EVENT_ID,
-            h.ACCEPTED_AT,
-            "board-partition",
-            "board-offset",
-            "member-offset",
-            "other",
-        ]
-    ),
-    st.sampled_from([b"1", b"-1", b"", b"\xff", b"99999999999999999999", b"2026-11-20T04:00:00Z", None]),
+    st.sampled_from([h.EVENT_ID, h.ACCEPTED_AT, "board-at", "member-at", "other"]),
+    st.sampled_from([b"board/3/1", b"board/-1/-1", *NO_COORDINATES, b"2026-11-20T04:00:00Z", None]),
 )
 
 
