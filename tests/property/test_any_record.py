@@ -86,11 +86,11 @@ class Chain(Driver):
         ends = offsets.ends("board")
         start = self._taken or offsets.earliest("board")
         range_ = OffsetRange(start, ends)
-        boards = self._join.decoded(self._boards(range_))
+        boards = self._join.decoded(self._records_of(range_))
         self._join.process(boards, range_, next(self._batch_id), AnyPosition())
         self._taken = ends
 
-    def _boards(self, range_):
+    def _records_of(self, range_):
         return read_range(self._spark, OffsetReader(self._pipeline.kafka.connection), "board", range_.start,
                           range_.end)  # fmt: skip
 

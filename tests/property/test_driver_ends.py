@@ -1,6 +1,7 @@
 """A driver with exactly-once delivery ends, or is frozen and goes on after its successor began, at each of its places.
 
-Real member table, join and serve, over a real Kafka and PostgreSQL. `tests.faults.stream` does the same to a process.
+Real table, join and serve, over a real Kafka and PostgreSQL. With `--long`, of each pipeline. `tests.faults.stream`
+does the same to a process.
 """
 
 import gc
@@ -14,23 +15,24 @@ from contextlib import closing
 import pytest
 
 from include.contracts.errors import DriverFenced, DriverSuperseded
+from include.contracts.pipelines import PIPELINES, SITE_PIPELINE
 from include.runtime.failpoints import TRANSACTION_FAILPOINTS
 from include.runtime.settings import EXACTLY_ONCE
 from spark_jobs.speed import delivery, join
 from spark_jobs.speed.delivery import DeliveryInDoubt
-from tests.fakes.events import board, member
 from tests.property.test_stream import Driver, sources
 from tests.support.examples import is_long
 from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import produce, rows, with_topics
+from tests.support.records import value_of
 from tests.support.spark import RawRecord, encoded
 
 PLACES = (*TRANSACTION_FAILPOINTS, "join.before_send", "join.after_send", "join.before_ledger", "resolve.after_send")
 ROUNDS = 20 if is_long() else 1
-KNOWN = 1  # a member; the others of a round sign up after their boards
+KNOWN = 1  # a key of the table; the others of a round come after the records that are joined with them
 _WAIT_S = 60
 
-_numbers = itertools.count(0)  # boards so far: keys and offsets of all rounds
+_numbers = itertools.count(0)  # records so far: keys and offsets of all rounds
 
 
 class Ended(BaseException):
@@ -70,11 +72,11 @@ class Place:
         assert self.released.wait(_WAIT_S)
 
 
-@pytest.fixture(scope="module")
-def settings(kafka, postgres, tmp_path_factory):
-    made = with_topics(kafka, postgres, "driver_ends", tmp_path_factory.mktemp("driver-ends"))
+@pytest.fixture(scope="module", params=PIPELINES if is_long() else [SITE_PIPELINE.name])
+def settings(request, kafka, postgres, tmp_path_factory):
+    made = with_topics(kafka, postgres, "driver_ends", tmp_path_factory.mktemp("driver-ends"), request.param)
     refuse_unfenced(made)
-    produce(made, [("member", KNOWN, member(KNOWN))])
+    append_to_table(made, KNOWN)
     return made
 
 
@@ -91,8 +93,14 @@ def started(spark, settings):
     return start
 
 
+def append_to_table(settings, key):
+    """Append a record of the table."""
+    table = settings.pipeline.table
+    produce(settings, [(table.name, key, value_of(table, key))])
+
+
 class Round:
-    """Boards of a batch, some of which wait for a member that signs up later."""
+    """Records of a batch, some of which wait for one of the table that comes later."""
 
     def __init__(self, settings, chance):
         self._settings = settings
@@ -101,32 +109,30 @@ class Round:
         self._late = 1_000 + self.offsets[0]
         self._is_late = True
         self._chance = chance
-        authors = chance.sample([KNOWN] * known + [self._late] * waiting, known + waiting)
+        joined = chance.sample([KNOWN] * known + [self._late] * waiting, known + waiting)
+        stream, field = settings.pipeline.stream, settings.pipeline.join_field
         self._records = [
-            RawRecord("board", 0, each, str(each), encoded(board(each, author)))
-            for each, author in zip(self.offsets, authors, strict=True)
+            RawRecord(stream.name, 0, each, str(each), encoded(value_of(stream, each) | {field: key}))
+            for each, key in zip(self.offsets, joined, strict=True)
         ]
 
     def run(self, driver):
-        """Take what Kafka does not have yet. The member signs up in between, or before a successor."""
+        """Take what Kafka does not have yet. What is late comes in between, or before a successor."""
         if not self._is_late and self._chance.random() < 0.5:
-            self._sign_up()
+            append_to_table(self._settings, self._late)
         self._is_late = False
         if driver._delivery.committed.offsets.get(0, 0) <= self.offsets[-1]:
             driver.join(self._records)
             driver._delivery.settle()
-        self._sign_up()
+        append_to_table(self._settings, self._late)
         driver.resolve()
-
-    def _sign_up(self):
-        produce(self._settings, [("member", self._late, member(self._late))])
 
 
 def check(settings, mine):
-    """Each board of the round is in the output once, and none waits."""
+    """Each record of the round is in the output once, and none waits."""
     found = Counter(sources(settings))
     assert {each: found[each] for each in mine.offsets} == dict.fromkeys(mine.offsets, 1)
-    assert rows(settings, "SELECT board_id FROM pending_record WHERE sent_at IS NULL") == []
+    assert rows(settings, "SELECT FROM pending_record WHERE sent_at IS NULL") == []
 
 
 @pytest.mark.shortened

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from include.contracts.clock import rfc3339
 from include.contracts.offsets import OffsetRange
-from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
@@ -46,7 +45,6 @@ from tests.support.spark import EPOCH, RawRecord, encoded, part_of, range_of, ra
 
 BATCHES = 4
 KEYS = st.integers(1, 3)
-OUTPUT = PIPELINE.output.name
 KEYS_A_HISTORY = 100
 EVENTS_A_HISTORY = 100
 
@@ -204,18 +202,21 @@ class DrawnKeys:
 
     bytes = 0
 
-    def __init__(self, drawn):
+    def __init__(self, definition, drawn):
+        self._keys = JoinKeys(None, definition)
         self._drawn = drawn
 
     def of(self, range_):
         held = [record for record in self._drawn() if range_.holds(record.partition, record.offset)]
-        return JoinKeys(None, PIPELINE).of_messages(map(Message, held))
+        return self._keys.of_messages(map(Message, held))
 
 
 class Driver:
     """The parts of one driver after the other, over the same servers."""
 
     def __init__(self, spark, settings, delivery=AT_LEAST_ONCE):
+        self._definition = settings.pipeline
+        self._output = self._definition.output.name
         self._spark = spark
         self._settings = dataclasses.replace(settings, stream=dataclasses.replace(settings.stream, delivery=delivery))
         self._folder = tempfile.TemporaryDirectory()  # drivers continue with the segments of those before
@@ -237,35 +238,36 @@ class Driver:
         self.store = PendingStore(settings.database, lease)
         context = driver_context(settings, lease=lease, store=self.store, state=state, stop=self._stop)
         keep = partial(keep_rejects, context)
-        tail = TopicTail(servers, "member")
-        members = TableState(self._state_dir, offset_reader, tail, PIPELINE, keep)
+        tail = TopicTail(servers, self._definition.table.name)
+        members = TableState(self._state_dir, offset_reader, tail, self._definition, keep)
         self._parts.callback(members.close)
         members.load()
         self._delivery = self._delivered(servers)
         self._parts.callback(self._delivery.close)
         self._join = StreamTableJoin(
-            context, PIPELINE, self._spark, members, self._keys(), self._boards, self._delivery
+            context, self._definition, self._spark, members, self._keys(), self._records_of, self._delivery
         )
         if self._delivery.is_exactly_once:
             start = {0: self._delivery.committed.offsets.get(0, 0)}
             self._join.recover(self._delivery.committed, start, start, False)
-        topic_id = offset_reader.topic_id(OUTPUT)
-        start = OffsetLedger(settings.database).open("serve", OUTPUT, topic_id, offset_reader.earliest(OUTPUT), lease)
-        self._serving = LiveTableSink(settings.database, "serve", OUTPUT, topic_id, lease)
+        output = self._output
+        topic_id = offset_reader.topic_id(output)
+        start = OffsetLedger(settings.database).open("serve", output, topic_id, offset_reader.earliest(output), lease)
+        self._serving = LiveTableSink(settings.database, "serve", output, topic_id, lease)
         self._serving.begin(start)
-        self._serve = Serve(context, PIPELINE, self._serving)
+        self._serve = Serve(context, self._definition, self._serving)
         self._serve._details = Measured(self._serve._details, self.max_bytes)
         self._parts.callback(self._serve.close)
 
     def join(self, records):
         self._drawn = records
         self._records = raw(self._spark, records)
-        boards = self._join.decoded(self._records)
+        decoded = self._join.decoded(self._records)
         range_ = range_of((record.partition, record.offset) for record in records)
         if self._delivery.is_exactly_once:  # it takes no range that does not follow the one before
             taken = self._delivery.committed.offsets
             range_ = OffsetRange({p: min(at, taken.get(p, at)) for p, at in range_.start.items()}, range_.end)
-        self._join.process(boards, range_, next(self._batch_id), AnyPosition())
+        self._join.process(decoded, range_, next(self._batch_id), AnyPosition())
 
     def resolve(self):
         self._join.resolve_pending(self._join.resolve)
@@ -274,23 +276,23 @@ class Driver:
 
     def serve(self):
         """All that is in the topic by now."""
-        start, ends = self._serving.committed_offsets, self._offset_reader.ends(OUTPUT)
+        start, ends = self._serving.committed_offsets, self._offset_reader.ends(self._output)
         if start != ends:
             self._serve.process(OffsetRange(start, ends), next(self._batch_id))
             wait_until(lambda: self._is_served(ends), 60, "the batch is written")
 
     def _delivered(self, servers):
         if self._settings.stream.delivery == AT_LEAST_ONCE:
-            return AtLeastOnce(servers, PIPELINE)
-        made = ExactlyOnce(servers, PIPELINE)
-        made.open([0], self._offset_reader.topic_id("board"), "timeline", {})
+            return AtLeastOnce(servers, self._definition)
+        made = ExactlyOnce(servers, self._definition)
+        made.open([0], self._offset_reader.topic_id(self._definition.stream.name), "timeline", {})
         return made
 
-    def _boards(self, range_):
+    def _records_of(self, range_):
         return part_of(self._records, range_)
 
     def _keys(self):
-        return DrawnKeys(lambda: self._drawn)
+        return DrawnKeys(self._definition, lambda: self._drawn)
 
     def close(self):
         self._parts.close()
@@ -321,12 +323,12 @@ def driver(spark, pipeline, delivery):
     made.close()
 
 
-def sources(pipeline):
-    """The offset in topic board of each record in the output."""
-    connection = pipeline.kafka.connection
-    ends = OffsetReader(connection).ends(OUTPUT)
-    name = PIPELINE.source_header("stream")
-    with contextlib.closing(TopicTail(connection, OUTPUT)) as tail:
+def sources(settings):
+    """The offset in the stream of each record in the output."""
+    connection, definition = settings.kafka.connection, settings.pipeline
+    ends = OffsetReader(connection).ends(definition.output.name)
+    name = definition.source_header("stream")
+    with contextlib.closing(TopicTail(connection, definition.output.name)) as tail:
         tail.begin(dict.fromkeys(ends, 0))
         return [int(dict(each.headers())[name].rpartition(b"/")[2]) for each in tail.read_to(ends)]
 
