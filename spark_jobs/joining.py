@@ -4,7 +4,7 @@ A record takes its row's newest version whose time is not after the record's. If
 version that is not a tombstone. If the result is a tombstone or nothing, the record has no match and is pending. With
 the site's pipeline, records are boards and rows are members.
 
-- `details_of_newest` is the form of the speed layer, which holds only each row's newest version: a record takes that
+- `matches_of_newest` is the form of the speed layer, which holds only each row's newest version: a record takes that
   version, whatever its time.
 - `matches_of_history` is the form of the batch layer, which holds all versions.
 
@@ -12,64 +12,30 @@ With one version of each row, both give the same result (`tests/agreement/record
 the stream may take a version that is after the record; the rebuild corrects that.
 """
 
-from functools import cache
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 
-from include.contracts.definition import Definition
 from include.contracts.versions import OLDEST_FIRST
 from spark_jobs.decoding.arrow import array, begins_run
 
 RowIndexes = npt.NDArray[np.int64]
 
 
-def details_of_newest(records: DataFrame, table: DataFrame, definition: Definition) -> DataFrame:
-    """Return one row per record with the table's columns, from the newest version of its row, whatever its time.
+def matches_of_newest(ids: pa.Array, rows: pa.Table, key_column: str) -> pa.Array:
+    """Return the index into the rows of each id's match; null if the record is pending. An id may be null.
 
-    If that version is a tombstone or there is none, the columns are null and `is_matched` is false: the record is
-    pending. `table` has the newest version of each row that these records name, and is broadcast, so that the records
-    stay in their tasks and in their order.
+    `rows` has the newest version of each row that the ids name, in the order of the keys, in one chunk.
     """
-    rows = F.broadcast(table.select(*_table_columns(definition)))
-    matched = records.join(rows, _is_match(definition), how="left")
-    return matched.select(*records.columns, *_detail_columns(definition))
-
-
-@cache  # a Column is an immutable expression, and building it takes calls to the JVM
-def _table_columns(definition: Definition) -> tuple[Column, ...]:
-    return (
-        F.col(definition.table.key_column).alias("_match"),
-        *[F.col(_source(definition, column)).alias(f"_match_{column}") for column in definition.table_columns],
-        *[F.col(column).alias(f"_match_{column}") for column in ("partition", "offset", "deleted")],
-    )
-
-
-@cache
-def _is_match(definition: Definition) -> Column:
-    return F.col(definition.stream.field(definition.join_field).column) == F.col("_match")
-
-
-@cache
-def _detail_columns(definition: Definition) -> tuple[Column, ...]:
-    known = F.col("_match").isNotNull() & ~F.coalesce("_match_deleted", F.lit(True))
-    return (
-        known.alias("is_matched"),
-        *[F.when(known, F.col(f"_match_{column}")).alias(column) for column in definition.table_columns],
-        F.when(known, F.col("_match_partition")).alias("table_partition"),
-        F.when(known, F.col("_match_offset")).alias("table_offset"),
-    )
-
-
-def _source(definition: Definition, column: str) -> str:
-    for each in definition.columns:
-        if definition.column_name(each) == column:
-            return definition.table.field(each.source).column
-    raise KeyError(f"{definition.name} has no column {column}")
+    keys = array(rows[key_column]).to_numpy()
+    wanted = ids.fill_null(0).to_numpy()
+    if not len(keys):
+        return pa.nulls(len(ids), pa.int64())
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    deleted = array(rows["deleted"]).to_numpy(zero_copy_only=False)
+    is_known = (keys[at] == wanted) & ~deleted[at] & ids.is_valid().to_numpy(zero_copy_only=False)
+    return pa.array(at, mask=~is_known)
 
 
 def matches_of_history(

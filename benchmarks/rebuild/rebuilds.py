@@ -40,7 +40,7 @@ _SETTLED_S = 900.0
 _TOLERANCE = 1.2
 _PEER_TABLE = "board_detail_by_hand"
 _PEER_COUNT = "SELECT count(*) FROM board_detail_by_hand"
-_WORKER = "-m spark_jobs.batch.worker_daemon"
+_WORKER = "-m spark_jobs.worker_daemon"
 _COUNT = "SELECT row_count FROM day_publication WHERE day = %s"
 
 

@@ -38,8 +38,8 @@ class Limit(NamedTuple):
 class TextFormat(NamedTuple):
     """A format of values that are JSON strings. `pattern` cannot tell whether a date exists.
 
-    One expression serves all engines: Python's `re` in the gateway, Java's regex in Spark, RE2 in Arrow. RE2 has no
-    look-ahead. `limits` are named in the reason of a refusal.
+    One expression serves all engines: Python's `re` in the gateway, RE2 in Arrow. RE2 has no look-ahead. `limits` are
+    named in the reason of a refusal.
     """
 
     json_format: str | None
@@ -108,7 +108,7 @@ def names_key(key: int, *fields: str) -> str:
     return rf'"({"|".join(names)})"\s*:\s*"?{key}([^0-9]|$)'
 
 
-MAX_PRECISION = 38  # of decimals in Spark and Arrow
+MAX_PRECISION = 38  # of decimals in Arrow
 
 
 @cache

@@ -110,14 +110,17 @@ PRODUCER_SETTINGS = {"acks": "all", "enable.idempotence": "true", "compression.t
 # Of producers on librdkafka: its default assigns keys to other partitions than the Java clients do.
 PARTITIONER = "murmur2_random"
 PYTHON_PRODUCER_SETTINGS = {**PRODUCER_SETTINGS, "partitioner": PARTITIONER}
-# Of Spark's Kafka sink. Large batches mean fewer requests; the flush at the end of a task sends the last one at once.
-SINK_SETTINGS = {**PRODUCER_SETTINGS, "batch.size": "262144", "linger.ms": "20"}
+# Of the join's producers. Large batches mean fewer requests; the flush at the end of a batch sends the last at once.
+SINK_SETTINGS: dict[str, object] = {
+    **PYTHON_PRODUCER_SETTINGS, "batch.size": 262_144, "linger.ms": 20, "message.max.bytes": 1 << 20,
+    "queue.buffering.max.kbytes": 65_536, "message.timeout.ms": 120_000, "delivery.report.only.error": True,
+}  # fmt: skip
 # Of the join's transactions with exactly-once delivery. A coordinator aborts a transaction that is older than the
 # time-out, which is longer than any transaction takes: readers of the topic wait for one whose driver is gone.
 TRANSACTION_S = 60.0
 TRANSACTION_SETTINGS: dict[str, object] = {
-    **PYTHON_PRODUCER_SETTINGS, "transaction.timeout.ms": int(TRANSACTION_S * 1000), "batch.size": 262_144,
-    "linger.ms": 20, "message.max.bytes": 1 << 20, "delivery.report.only.error": True,
+    **SINK_SETTINGS, "transaction.timeout.ms": int(TRANSACTION_S * 1000),
+    "message.timeout.ms": int(TRANSACTION_S * 1000),
 }  # fmt: skip
 
 REBUILD_WINDOW_DAYS = 14

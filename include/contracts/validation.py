@@ -1,4 +1,4 @@
-"""Validates values against their topic's contract. Pure; used by the gateway, mirrored column-wise by Spark's decode.
+"""Validates values against their topic's contract. Pure; used by the gateway and by `read_record`.
 
 `violations` checks the fields of the contract. Other fields are passed through, but no value may have control
 characters or lone surrogates, numbers and names that common JSON parsers refuse, or unbounded nesting.

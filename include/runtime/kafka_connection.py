@@ -147,7 +147,7 @@ class KafkaConnection:
         return settings
 
     def spark(self) -> dict[str, str]:
-        """Return the options of Spark's Kafka source and sink. Raises the errors of `java`."""
+        """Return the options of Spark's Kafka source. Raises the errors of `java`."""
         return {f"kafka.{name}": value for name, value in self.java().items()}
 
 

@@ -12,16 +12,8 @@ from pyspark.errors import PySparkException
 from include.contracts.errors import PipelineError
 from include.database.bulk_copy import BatchRefused
 
-# Java exceptions. First those for a record, wherever they are in the chain of causes: Kafka's, and the overflow of a
-# timestamp, which Spark's source wraps in one of the others. Then Kafka's other ones (timeouts, leader changes,
-# permissions, expired records), those for a range that Kafka does not have, of files and sockets, and of a cancelled
-# job.
-OF_A_RECORD = (
-    "java.lang.ArithmeticException",
-    "org.apache.kafka.common.errors.RecordTooLargeException",
-    "org.apache.kafka.common.errors.InvalidTimestampException",
-    "org.apache.kafka.common.InvalidRecordException",
-)
+# Java exceptions that no record causes: Kafka's (timeouts, leader changes, permissions), those for offsets that Kafka
+# does not have, of files and sockets, and of a cancelled job.
 PASSING = (
     "org.apache.kafka.common.errors.ApiException",
     "org.apache.kafka.common.errors.InterruptException",
@@ -32,6 +24,8 @@ PASSING = (
     "java.io.IOException",
     "java.lang.InterruptedException",
 )
+# A record may have ended the worker. Its cause is an EOFException, as of a socket.
+_WORKER_ENDED = "Python worker exited unexpectedly"
 # Errors of an action of which a task failed: PySpark's for a Python function, with a session and since Spark 4.2
 TASK_ERRORS = (Py4JJavaError, PySparkException)
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(.*?)(?:\n\s*at |\Z)", re.DOTALL)
@@ -51,7 +45,7 @@ def is_passing(error: BaseException) -> bool:
     if isinstance(error, Py4JNetworkError | ConnectionError):
         return True
     gateway, causes = SparkContext._gateway, list(_iter_causes(error))
-    if gateway is None or any(_is_any(gateway, cause, OF_A_RECORD) for cause in causes):
+    if gateway is None or any(_WORKER_ENDED in (cause.getMessage() or "") for cause in causes):
         return False
     return any(_is_any(gateway, cause, PASSING) for cause in causes)
 
@@ -64,8 +58,12 @@ def cause_of(error: BaseException) -> str:
     name, message = type(error).__name__, str(error)
     for cause in _iter_causes(error):
         name, message = cause.getClass().getName(), cause.getMessage() or ""
-    lines = _QUOTED.sub("'…'", message).strip().splitlines()
-    return f"{name}: {lines[0][:_MAX_LENGTH] if lines else 'no message'}".replace("\0", "\\0")
+    if _TRACEBACK.search(message):  # of a task in Python
+        described = _QUOTED.sub("'…'", task_error(error))
+    else:
+        lines = _QUOTED.sub("'…'", message).strip().splitlines()
+        described = f"{name}: {lines[0][:_MAX_LENGTH] if lines else 'no message'}"
+    return described.replace("\0", "\\0")
 
 
 def task_error(error: BaseException) -> str:

@@ -119,14 +119,7 @@ def require_token(context: SparkContext) -> None:
 
 # For the stream, a long-running application.
 STREAM_CONFIGURATION = {
-    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",  # not Kafka: see write_records
-    "spark.sql.codegen.hugeMethodLimit": "8000",  # the JVM does not compile larger methods, so do not generate them
-    "spark.sql.autoBroadcastJoinThreshold": "-1",  # only rows that the join looked up are broadcast, on its demand
-    "spark.sql.execution.arrow.localRelationThreshold": "1MB",  # larger relations are spread over all tasks
-    # joined records that pass through the driver: a tenth of the heap for them
-    "spark.sql.execution.arrow.compression.codec": "zstd",
-    "spark.sql.execution.arrow.compression.zstd.level": "1",
-    "spark.sql.inMemoryColumnarStorage.compressed": "false",  # names and ids hardly compress, and trying takes a second
+    "spark.python.daemon.module": "spark_jobs.worker_daemon",
     # Spark's default starts a `readlink` process for each file that it renames: 60 ms per batch
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -138,19 +131,13 @@ STREAM_CONFIGURATION = {
 }
 # Options that plans, logs and Spark's pages never show: the default's url, and those of Kafka's clients
 REDACTED_OPTIONS = "(?i)url|password|secret|jaas|keystore"
-# For every driver. On few cores the JIT compilers take a third of the start time. Less inlining halves that, and with
-# three times its default thresholds C2 compiles less of the code that only a start runs.
-COMPILER_OPTIONS = (
-    "-XX:-DoEscapeAnalysis -XX:InlineSmallCode=1200 -XX:FreqInlineSize=160 -XX:MaxInlineLevel=9"
-    " -XX:Tier4InvocationThreshold=15000 -XX:Tier4MinInvocationThreshold=2000"
-    " -XX:Tier4CompileThreshold=40000 -XX:Tier4BackEdgeThreshold=120000"
-)
-# For batch jobs: their JVM runs for seconds, which is too short for the C2 compiler to pay off.
-QUICK_OPTIONS = "-XX:TieredStopAtLevel=1"
+# For every driver. Tasks run in Python, and the JVM plans and moves their results: too little for the C2 compiler to
+# pay off, which took a third of a start.
+COMPILER_OPTIONS = "-XX:TieredStopAtLevel=1"
 BATCH_CONFIGURATION = {
     "spark.shuffle.compress": "false",  # blobs live for seconds, and CPU is scarcer than disk
     "spark.shuffle.spill.compress": "false",
-    "spark.python.daemon.module": "spark_jobs.batch.worker_daemon",
+    "spark.python.daemon.module": "spark_jobs.worker_daemon",
 }
 # A JVM that ran out of memory could go on for hours in a broken state. So it exits, and the supervisor restarts it.
 EXIT_OPTION = "-XX:+ExitOnOutOfMemoryError"
@@ -202,7 +189,6 @@ def open_session(
     builder = (
         SparkSession.Builder()
         .appName(name)
-        .config("spark.sql.session.timeZone", "UTC")  # `day_of` converts to the pipeline's zone explicitly
         .config("spark.sql.shuffle.partitions", str(shuffle_partitions))
         .config("spark.sql.redaction.options.regex", REDACTED_OPTIONS)
         .config("spark.sql.adaptive.enabled", "false")  # for small batches, replanning costs more than it saves
@@ -225,12 +211,10 @@ def open_session(
 def open_context(spark: SparkSettings, name: str, driver_memory: str) -> SparkContext:
     """Return a context without a session, for batch jobs, which do not use Spark SQL."""
     _prepare_process()
-    options = f"{java_options(spark.jars_dir)} {QUICK_OPTIONS}"
     every = {
         **_configuration(spark, driver_memory),
         "spark.app.name": name,
         **BATCH_CONFIGURATION,
-        "spark.driver.extraJavaOptions": options,
     }
     context = SparkContext.getOrCreate(SparkConf().setAll(list(every.items())))
     context.setLogLevel("WARN")

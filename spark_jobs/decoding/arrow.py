@@ -6,7 +6,7 @@ The functions before these work on rows in Arrow's columns, and give the types o
 
 import datetime as dt
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,16 +17,25 @@ from pyarrow.lib import ArrowInvalid
 
 from include.contracts import headers as h
 from include.contracts.definition import Definition
-from include.contracts.fields import CONTROL_PATTERN, LONG_MAX, LONG_MIN, Field
+from include.contracts.fields import (
+    CONTROL_PATTERN,
+    END_INSTANT,
+    FIRST_INSTANT,
+    LONG_MAX,
+    LONG_MIN,
+    TIMESTAMP,
+    Field,
+)
 from include.contracts.topics import Topic
-from include.contracts.validation import MAX_DEPTH, Reject
+from include.contracts.validation import MAX_DEPTH, Reject, parse_timestamp
 from include.contracts.versions import END_MS, FIRST_MS, NEWEST_FIRST
 from include.kafka.record_table import record_times
-from spark_jobs.decoding.reference import Message, TableRow, iter_records, read_record
+from spark_jobs.decoding.reference import Message, TableRow, iter_records, plain_fields, read_record
 
 TIMES = pa.timestamp("us", "UTC")
 _TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": TIMES, "boolean": pa.bool_(), "date": pa.date32()}
 _UNPRINTABLE = re.sub(r"\\u([0-9a-f]{4})", r"\\x{\1}", h.UNPRINTABLE_PATTERN)  # as RE2 writes code points
+_FIRST, _END = (pa.scalar(each, pa.timestamp("ms", "UTC")) for each in (FIRST_INSTANT, END_INSTANT))
 _SOURCE = "^{}/(?P<partition>{})/(?P<offset>{})$".format(*h.SOURCE_PATTERNS)
 
 
@@ -87,10 +96,39 @@ def event_ids(headers: pa.Array) -> pa.Array:
     return pc.if_else(is_one, found, pa.scalar(None, pa.string()))
 
 
+def accepted_times(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the text and the instant of each record's header `accepted-at`; null if it is missing or invalid."""
+    values = first_header(headers, h.ACCEPTED_AT)
+    try:
+        texts = values.cast(pa.string())
+        texts = pc.if_else(pc.match_substring_regex(texts, TIMESTAMP.pattern), texts, pa.scalar(None, pa.string()))
+        return texts, _instants(texts)
+    except ArrowInvalid:  # a value is not UTF-8, or of the 30th of February
+        found = [h.accepted_at(value) for value in values.to_pylist()]
+        instants = [None if text is None else parse_timestamp(text) for text in found]
+        return pa.array(found, pa.string()), pa.array(instants, TIMES)
+
+
+def in_years(timestamps: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return times of records, in milliseconds, that are in the contract's range of years, and null for others."""
+    is_in = pc.and_(pc.greater_equal(timestamps, _FIRST), pc.less(timestamps, _END))
+    return pc.if_else(is_in, timestamps, None).cast(TIMES)
+
+
+def days_of(instants: pa.Array | pa.ChunkedArray, timezone: str) -> pa.Array | pa.ChunkedArray:
+    """Return the date of each instant in a time zone."""
+    return pc.local_timestamp(instants.cast(pa.timestamp("us", timezone))).cast(pa.date32())
+
+
 def coordinates(sources: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return the partitions (int32) and offsets (int64) of texts topic/partition/offset; null for an invalid text."""
     partitions, offsets = pc.extract_regex(sources, _SOURCE).flatten()
     return partitions.cast(pa.string()).cast(pa.int32()), offsets.cast(pa.string()).cast(pa.int64())
+
+
+def text_column(field: Field) -> str:
+    """Return the name of the column with a field's text as it was sent."""
+    return f"{field.column}_text"
 
 
 def array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -142,9 +180,12 @@ _NO_NUMBER = re.compile(rb"[:,\[][ \t\r\n]*-?(?:NaN|Inf)")  # Arrow's parser acc
 class JsonColumns:
     """Decodes the fields of a topic's contract. Accepted values keep the contract; others may keep it too."""
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: Topic, texts: Collection[Field] = ()) -> None:
+        """The table has the texts of some fields too, as they were sent, with the names of `text_column`."""
         self._topic = topic
-        self._schema = pa.schema({field.name: arrow_type(field) for field in topic.fields})
+        self._texts = texts
+        fields = [pa.field(field.name, arrow_type(field)) for field in topic.fields]
+        self._schema = pa.schema([*fields, *(pa.field(text_column(field), pa.string()) for field in texts)])
         # times, decimals and dates are read as texts first, because Arrow's parser does not check their format
         types = {field.name: pa.string() if field.text_format else arrow_type(field) for field in topic.fields}
         self._parsed_schema = pa.schema(types)
@@ -233,6 +274,7 @@ class JsonColumns:
                 values = _converted(values, field)  # raises for the 30th of February
             columns.append(values)
             right = pc.and_(right, keeps_contract)
+        columns += [parsed[field.name] for field in self._texts]
         return pa.Table.from_arrays(columns, schema=self._schema), array(right)
 
 
@@ -240,7 +282,7 @@ def _converted(texts: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
     return _instants(texts) if field.type == "timestamp" else texts.cast(arrow_type(field))
 
 
-def _instants(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+def _instants(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Convert times of the contract. Digits beyond microseconds are cut, which is rounding down, before 1970 too."""
     nanoseconds = pc.ascii_upper(texts).cast(_NANOSECONDS).cast(pa.int64())
     rounded_down = pc.subtract(pc.divide(pc.add(nanoseconds, _DAY_US * 1000), 1000), _DAY_US)  # it truncates towards 0
@@ -327,12 +369,14 @@ class RawColumns:
     and headers. A tombstone has only its key. The order of the rows is unspecified.
     """
 
-    def __init__(self, topic: Topic, columns: Collection[str]) -> None:
+    def __init__(self, topic: Topic, columns: Collection[str], with_texts: bool = False) -> None:
+        """With `with_texts`, a column for the text of each timestamp follows the version."""
         self._topic = topic
+        self._texts = [field for field in topic.fields if field.type == "timestamp"] if with_texts else []
         self._key = topic.field(topic.key_field)
         self._version = topic.field(topic.version_field)
         self._kept = [field for field in topic.fields if field.column in columns and field != self._key]
-        self._json = JsonColumns(topic)
+        self._json = JsonColumns(topic, self._texts)
         self.looked_at = 0  # records that took the slow path
 
     def read(self, records: pa.Table) -> tuple[pa.Table, list[Reject]]:
@@ -373,12 +417,14 @@ class RawColumns:
 
     def _plain(self, fields: pa.Table, carried: pa.Table) -> pa.Table:
         columns = [fields[field.name] for field in (self._key, *self._kept, self._version)]
-        columns += [pa.repeat(False, fields.num_rows), *carried.columns]
+        texts = [fields[text_column(field)] for field in self._texts]
+        columns += [pa.repeat(False, fields.num_rows), *texts, *carried.columns]
         return pa.Table.from_arrays(columns, schema=self._schema(carried))
 
     def _one_by_one(self, records: Iterable[Message], carried: pa.Table) -> tuple[pa.Table, list[Reject]]:
         rows: list[TableRow] = []
         rejects: list[Reject] = []
+        texts: list[Mapping[str, Any]] = []
         row_indexes = []
         for number, record in enumerate(records):
             match read_record(record, self._topic):
@@ -387,9 +433,11 @@ class RawColumns:
                 case row:
                     rows.append(row)
                     row_indexes.append(number)
+                    texts.append(plain_fields(record.value(), self._topic) if self._texts else {})
         values: list[list[Any]] = [[row.key for row in rows]]
         values += [[row.values.get(field.column) for row in rows] for field in self._kept]
         values += [[row.version_at for row in rows], [row.deleted for row in rows]]
+        values += [[each.get(field.name) for each in texts] for field in self._texts]
         schema = self._schema(carried)
         arrays = [pa.array(each, schema.field(number).type) for number, each in enumerate(values)]
         arrays += carried.take(pa.array(row_indexes, pa.int64())).columns
@@ -397,7 +445,10 @@ class RawColumns:
 
     def _schema(self, carried: pa.Table) -> pa.Schema:
         fields = [pa.field(field.column, arrow_type(field)) for field in (self._key, *self._kept)]
-        return pa.schema([*fields, pa.field("version_at", TIMES), pa.field("deleted", pa.bool_()), *carried.schema])
+        texts = [pa.field(text_column(field), pa.string()) for field in self._texts]
+        return pa.schema([
+            *fields, pa.field("version_at", TIMES), pa.field("deleted", pa.bool_()), *texts, *carried.schema,
+        ])  # fmt: skip
 
 
 def longs(values: pa.Array) -> pa.Array:

@@ -13,7 +13,16 @@ from include.contracts.topics import Topic
 from include.contracts.validation import Reject
 from include.contracts.versions import OLDEST_FIRST
 from include.kafka.record_table import RAW
-from spark_jobs.decoding.arrow import JsonColumns, RawColumns, array, coordinates, first_header, longs, table_schema
+from spark_jobs.decoding.arrow import (
+    JsonColumns,
+    RawColumns,
+    array,
+    coordinates,
+    days_of,
+    first_header,
+    longs,
+    table_schema,
+)
 from spark_jobs.decoding.reference import RowRecord, iter_records, read_record
 
 ID, DAY, DELETED = "id", "day", "deleted"
@@ -55,7 +64,7 @@ class DatedRows:
         return pa.Table.from_arrays([ids, days, pc.is_null(records["value"]), *records.columns], schema=RECORDS)
 
     def _days(self, instants: pa.ChunkedArray) -> pa.Array:
-        return array(pc.local_timestamp(instants.cast(pa.timestamp("us", self._timezone))).cast(pa.date32()))
+        return array(days_of(instants, self._timezone))
 
     def _one(self, record: RowRecord) -> tuple[int | None, dt.date | None]:
         match read_record(record, self._topic):

@@ -1,7 +1,6 @@
 """Decodes records one by one with `read_record`, which defines the valid records of a topic.
 
-It decodes the records of the slow path, which no fast path accepts, and changes of the table that are too few for a
-Spark job.
+It decodes the records of the slow path, which no fast path accepts.
 """
 
 import datetime as dt
@@ -12,8 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 import pyarrow as pa
 
-from include.contracts import headers as h
-from include.contracts.clock import epoch_ms, rfc3339
+from include.contracts.clock import rfc3339
 from include.contracts.fields import LONG_MIN, record_id
 from include.contracts.topics import Topic
 from include.contracts.validation import (
@@ -115,9 +113,9 @@ def _read(
     return TableRow(fields[topic.key_field], message.partition(), message.offset(), version_at, False, values)
 
 
-def plain_value(value: bytes, topic: Topic) -> bytes:
-    """Re-encode a valid value as plain JSON with the contract's fields only, which the fast path accepts."""
-    return msgspec.json.encode(_fields(value, topic))
+def plain_fields(value: bytes | None, topic: Topic) -> dict[str, Any]:
+    """Return the contract's fields of a valid value, as JSON has them; none of a tombstone."""
+    return {} if value is None else _fields(value, topic) or {}
 
 
 def _fields(value: bytes, topic: Topic) -> dict[str, Any] | None:
@@ -216,23 +214,3 @@ def iter_records(records: pa.Table) -> list[RowRecord]:
         RowRecord(row, row["timestamp"] // per_ms, [(each["key"], each["value"]) for each in row["headers"] or ()])
         for row in plain.to_pylist()
     ]
-
-
-def slow_path_record(row: Mapping[str, Any]) -> RowRecord:
-    """Return a row of `spark.slow_path` as a record, with the only header that `read_record` reads."""
-    instant, accepted = row["kafka_timestamp"], row["accepted_text"]
-    headers = [] if accepted is None else [(h.ACCEPTED_AT, accepted.encode())]
-    return RowRecord(row, None if instant is None else epoch_ms(instant), headers)
-
-
-def read_slow_path(page: pa.Table, topic: Topic) -> tuple[list[Reject], list[tuple[dict[str, Any], TableRow]]]:
-    """Return the rejects among the rows of `spark.slow_path`, and the other rows with their decoded row."""
-    rejects: list[Reject] = []
-    taken: list[tuple[dict[str, Any], TableRow]] = []
-    for row in page.to_pylist():
-        match read_record(slow_path_record(row), topic):
-            case Reject() as rejected:
-                rejects.append(rejected)
-            case read:
-                taken.append((row, read))
-    return rejects, taken

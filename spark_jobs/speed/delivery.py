@@ -1,7 +1,6 @@
-"""Delivers joined records to the output topic: at least once by Spark's sink, or exactly once by transactions.
+"""Delivers joined records to the output topic: at least once by the tasks, or exactly once by transactions.
 
-Spark's sink cannot take part in a transaction: its tasks share producers, and only flush them. With
-`STREAM_DELIVERY=exactly_once` the driver collects the records of a batch and sends them in one transaction of Kafka,
+With `STREAM_DELIVERY=exactly_once` the driver takes the records of a batch and sends them in one transaction of Kafka,
 together with the offsets of the stream up to which they were made. The committed offsets of the group then say which
 batches were sent. They are read, never assumed: `open` ends the transactions of every older driver first. A batch is
 sent in a thread, so that Spark makes the next one meanwhile.
@@ -15,65 +14,49 @@ import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import repeat
+from itertools import chain
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from pyspark.sql import DataFrame
 
 from include.contracts.definition import Definition
 from include.contracts.errors import BrokerUnavailable, ConfigurationError, DriverFenced, PipelineError, Retryable
 from include.contracts.offsets import OffsetRange
-from include.contracts.topics import MAX_OUTPUT_BYTES, TRANSACTION_S, TRANSACTION_SETTINGS
+from include.contracts.topics import TRANSACTION_S, TRANSACTION_SETTINGS
 from include.kafka.access import broker_error, client_settings, delivery_name
 from include.kafka.committed import Committed, committed_of, to_commit
 from include.runtime.failpoints import failpoint
 from include.runtime.kafka_connection import KafkaConnection
-from spark_jobs.connectors.kafka import write_records
-from spark_jobs.decoding.spark import to_record_columns, to_records
+from spark_jobs.speed.detail_records import iter_messages, unpacked
+from spark_jobs.speed.join_tasks import Output
+from spark_jobs.speed.record_sender import OF_BROKER, RecordSender, produce
 
 log = logging.getLogger(__name__)
 
 CALL_S = 30.0  # for an answer of the coordinator
 RENEWAL_S = 12 * 3600.0  # Kafka forgets offsets that were committed 7 days ago
 CLOSE_S = 10.0  # for a transaction that is open when the driver stops
-_POLL_S = 0.05
 _GRACE_S = 5.0
-_FRAMING = 20  # bytes that Kafka adds at most to a key, a value or a header
-_REQUEST_BYTES = int(str(TRANSACTION_SETTINGS["message.max.bytes"]))
-# Settings of the broker that no transaction of the driver passes.
-_OF_BROKER = {
-    KafkaError.MSG_SIZE_TOO_LARGE: f"set max.message.bytes of the topic to {MAX_OUTPUT_BYTES} or more",
-    KafkaError.INVALID_TRANSACTION_TIMEOUT:
-        f"set transaction.max.timeout.ms of the brokers to {TRANSACTION_SETTINGS['transaction.timeout.ms']} or more",
-}  # fmt: skip
 
 
 class DeliveryInDoubt(Retryable):
     """Kafka did not say whether a transaction was committed; the next driver reads it."""
 
 
-class RecordTooLarge(Exception):
-    """A joined record is larger than a request; no PipelineError, because the record is the cause."""
+Records = Sequence[bytes]  # packed, see spark_jobs.speed.detail_records
 
 
 class Delivery(ABC):
-    """Sends joined records: `collect`, and then `commit` for a batch or `commit_page` for pending records."""
+    """Sends joined records: `commit` those of a batch, or `commit_page` for pending records."""
 
     is_exactly_once: bool
+    output: Output  # of the tasks
     committed = Committed({})
 
     @abstractmethod
-    def collect(self, details: DataFrame) -> pa.Table | None:
-        """Run the Spark job that makes records of these rows. Returns those that are left for `commit`."""
-
-    @abstractmethod
-    def commit(self, records: pa.Table | None, range_: OffsetRange, then: Callable[[], None] = lambda: None) -> None:
-        """Send the records that were made of the stream's range, commit that they are sent, and call `then`.
+    def commit(self, records: Records, range_: OffsetRange, then: Callable[[], None] = lambda: None) -> None:
+        """Send the records that the tasks returned for the range, commit that they are sent, and call `then`.
 
         It may return before that; `settle` waits. The one before must be settled.
         """
@@ -89,7 +72,7 @@ class Delivery(ABC):
         return False
 
     @abstractmethod
-    def commit_page(self, records: pa.Table | None, plan: Callable[[int], object]) -> None:
+    def commit_page(self, records: Records, plan: Callable[[int], object]) -> None:
         """Send a page of pending records. `plan` saves which records have the number that it is called with."""
 
     def renew(self) -> None:  # noqa: B027
@@ -100,30 +83,30 @@ class Delivery(ABC):
 
 
 class AtLeastOnce(Delivery):
-    """Spark's sink. A crash before the ledger is advanced sends the records again."""
+    """The tasks send the records of batches. A crash before the ledger is advanced sends the records again."""
 
     is_exactly_once = False
+    output = Output.SENT
 
     def __init__(self, kafka: KafkaConnection, definition: Definition) -> None:
-        self._kafka = kafka
-        self._definition = definition
+        self._sender = RecordSender(kafka, definition.output.name)
 
-    def collect(self, details: DataFrame) -> None:
-        """See `Delivery.collect`. The records are sent by then."""
-        write_records(to_records(details, self._definition), self._kafka, self._definition.output.name)
-
-    def commit(self, records: pa.Table | None, range_: OffsetRange, then: Callable[[], None] = lambda: None) -> None:
+    def commit(self, records: Records, range_: OffsetRange, then: Callable[[], None] = lambda: None) -> None:
         """See `Delivery.commit`."""
         then()
 
-    def commit_page(self, records: pa.Table | None, plan: Callable[[int], object]) -> None:
-        """See `Delivery.commit_page`."""
+    def commit_page(self, records: Records, plan: Callable[[int], object]) -> None:
+        """See `Delivery.commit_page`. Raises as `RecordSender.flush`."""
+        for each in records:
+            self._sender.send(unpacked(each))
+        self._sender.flush()
 
 
 class ExactlyOnce(Delivery):
     """One transaction for each batch, with the offsets of the stream. Not thread-safe, except `check`."""
 
     is_exactly_once = True
+    output = Output.RETURNED
 
     def __init__(self, kafka: KafkaConnection, definition: Definition) -> None:
         self._kafka = kafka
@@ -171,12 +154,8 @@ class ExactlyOnce(Delivery):
         self.committed = replace(committed, timeline=timeline, overruled=frozenset())
         return committed
 
-    def collect(self, details: DataFrame) -> pa.Table:
-        """See `Delivery.collect`. The records pass through the driver."""
-        return to_record_columns(details, self._definition).toArrow()
-
-    def commit(self, records: pa.Table | None, range_: OffsetRange, then: Callable[[], None] = lambda: None) -> None:
-        """See `Delivery.commit`. Raises RecordTooLarge.
+    def commit(self, records: Records, range_: OffsetRange, then: Callable[[], None] = lambda: None) -> None:
+        """See `Delivery.commit`.
 
         `settle` and `check` raise DriverFenced, DeliveryInDoubt, errors of rights as `open`, and what `then` raises.
         """
@@ -184,7 +163,6 @@ class ExactlyOnce(Delivery):
         at = self.committed.offsets
         if any(at.get(partition, start) != start for partition, start in range_.start.items()):
             raise DeliveryInDoubt("the range does not follow the committed offsets", range=range_.at, committed=at)
-        refuse_too_large(records)
         after = replace(self.committed, offsets={**at, **range_.end})
 
         def send() -> None:
@@ -214,10 +192,9 @@ class ExactlyOnce(Delivery):
         at = self.committed.offsets
         return range_.count > 0 and all(at.get(partition, -1) >= end for partition, end in range_.end.items())
 
-    def commit_page(self, records: pa.Table | None, plan: Callable[[int], object]) -> None:
+    def commit_page(self, records: Records, plan: Callable[[int], object]) -> None:
         """See `Delivery.commit_page`. Raises as `commit` and `settle`."""
         self.settle()
-        refuse_too_large(records)
         page = secrets.randbits(62)
         plan(page)
         failpoint("page.planned")
@@ -227,17 +204,18 @@ class ExactlyOnce(Delivery):
         """See `Delivery.renew`. Raises as `settle`."""
         if time.monotonic() - self._committed_at > RENEWAL_S:
             self.settle()
-            self._send(None, self.committed)
+            self._send((), self.committed)
 
-    def _send(self, records: pa.Table | None, after: Committed, of: str = "transaction") -> None:
+    def _send(self, records: Records, after: Committed, of: str = "transaction") -> None:
         producer, group = self._producer, self._group
         assert producer is not None
         assert group is not None
         offsets = to_commit(self._topic, self._topic_id, after, self._repaired_at)
         try:
             producer.begin_transaction()
-            for number, record in enumerate(iter_records(records)):
-                self._produce(producer, *record)
+            messages = chain.from_iterable(iter_messages(unpacked(each)) for each in records)
+            for number, message in enumerate(messages):
+                produce(producer, self._definition.output.name, *message)
                 if number % 10_000 == 0:
                     failpoint(f"{of}.sending")
                     producer.poll(0)
@@ -271,15 +249,6 @@ class ExactlyOnce(Delivery):
         if raised:
             raise raised[0]
 
-    def _produce(self, producer: Producer, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
-        while True:
-            try:
-                producer.produce(self._definition.output.name, value, key, headers=headers)
-            except BufferError:
-                producer.poll(_POLL_S)
-            else:
-                return
-
     def _error(self, exc: KafkaException) -> PipelineError:
         error: KafkaError = exc.args[0]
         if error.code() == KafkaError._FATAL and self._producer is not None:
@@ -290,7 +259,7 @@ class ExactlyOnce(Delivery):
                 error = cause.args[0]
         if error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED):
             return DriverFenced(transactional_id=self._name)
-        if remedy := _OF_BROKER.get(error.code()):
+        if remedy := OF_BROKER.get(error.code()):
             return ConfigurationError(f"{error}: {remedy}", topic=self._definition.output.name)
         found = broker_error(exc, self._kafka, "Write", self._definition.output.name, delivery=self._name)
         if not isinstance(found, BrokerUnavailable) or self._group is None:
@@ -305,29 +274,3 @@ class ExactlyOnce(Delivery):
         group, self._group, self._producer = self._group, None, None
         if group is not None:
             group.close()
-
-
-def refuse_too_large(records: pa.Table | None) -> None:
-    """Raise RecordTooLarge if a record is larger than a request may be."""
-    if records is None:
-        return
-    framing = sum(_FRAMING + len(name) for name in records.schema.names)
-    for batch in records.to_batches():
-        sizes = np.full(len(batch), framing)
-        for column in batch.columns:
-            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy()
-        if sizes.max(initial=0) > _REQUEST_BYTES:
-            raise RecordTooLarge(
-                f"the joined record of {sizes.max()} bytes is larger than a request of {_REQUEST_BYTES} bytes"
-            )
-
-
-def iter_records(records: pa.Table | None) -> Iterator[tuple[bytes, bytes | None, list[tuple[str, bytes]]]]:
-    """Yield key, value and headers of each record."""
-    for batch in () if records is None else records.to_batches():
-        keys, values, *headers = (each.to_numpy(zero_copy_only=False).tolist() for each in batch.columns)
-        named = [
-            zip(repeat(name), each, strict=False) for name, each in zip(batch.schema.names[2:], headers, strict=True)
-        ]
-        for key, value, *pairs in zip(keys, values, *named, strict=True):
-            yield key, value, [pair for pair in pairs if pair[1] is not None]

@@ -1,4 +1,4 @@
-"""The join query: joins the stream with the table and writes to the output topic, at least once.
+"""The join query: joins the stream with the table and writes to the output topic.
 
 With the site's pipeline, it writes boards with their authors to the topic board-detail.
 """
@@ -8,41 +8,42 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from functools import cache, partial
+from dataclasses import replace
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.contracts import headers as h
-from include.contracts.clock import instant_of
-from include.contracts.day import Day
+from include.contracts.clock import epoch_ms, instant_of
 from include.contracts.definition import Definition
 from include.contracts.errors import DatabaseUnavailable, PipelineError, TimelineChanged
+from include.contracts.fields import LONG_MIN
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.validation import Reject
 from include.database.offset_ledger import REPLACED
 from include.database.sessions import present_timeline
 from include.kafka.committed import Committed
 from include.kafka.reader import TopicTail
-from include.kafka.record_table import raw_schema, record_table
+from include.kafka.record_table import RAW, raw_schema, record_table
 from include.runtime.failpoints import failpoint, failpoint_records
 from include.runtime.settings import EXACTLY_ONCE
 from include.runtime.tracing import MAX_LINKS
-from spark_jobs.connectors.kafka import pages, read_range
+from spark_jobs.connectors.splits import Split
 from spark_jobs.decoding.arrow import array, coordinates, first_header
-from spark_jobs.decoding.reference import TableRow, plain_value, read_slow_path
-from spark_jobs.decoding.spark import RECORD, day_of, decode, timestamp_of, to_records
-from spark_jobs.joining import details_of_newest
 from spark_jobs.speed.delivery import AtLeastOnce, Delivery, ExactlyOnce
+from spark_jobs.speed.detail_records import DetailEncoder, packed
 from spark_jobs.speed.health.state import Batch, Query
 from spark_jobs.speed.isolation import Isolation, reason_of_reject
 from spark_jobs.speed.join_keys import JoinKeys
+from spark_jobs.speed.join_tasks import JoinTask, Output, Part, begin_workers, run_tasks, topic_splits
+from spark_jobs.speed.joiner import Joiner
 from spark_jobs.speed.pending_store import (
     Coordinates,
     PendingBatch,
@@ -112,44 +113,43 @@ def keep_rejects(context: DriverContext, rejected: Sequence[Reject]) -> None:
 class StreamTableJoin:
     """Joins batches of the stream with the table, and pending records once the table has their key.
 
-    The driver looks up the rows that the records of a batch name. A batch is one Spark job: read, decode, join with
-    these rows, send. An observation counts the records that could not be sent; only if there are any, a second job
-    collects them.
+    The driver looks up the rows that the records of a batch name. A batch is one Spark job, whose tasks read, decode,
+    join with these rows, and send or return the records (`spark_jobs.speed.join_tasks`).
     """
 
     def __init__(
         self,
         context: DriverContext,
         definition: Definition,
-        session: SparkSession,
+        spark: SparkContext,
         table: TableState,
         keys: JoinKeys,
-        read: Callable[[OffsetRange], DataFrame],
+        splits: Callable[[OffsetRange], Sequence[Split]],
         delivery: Delivery,
+        excluded: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """`read` returns the records of a range of the topic."""
+        """`splits` returns what the tasks read for a range. Records at the places in `excluded` are passed over."""
         self._context = context
         self._definition = definition
-        self._session = session
+        self._spark = spark
         self._table = table
         self._keys = keys
         self._stream = definition.stream
-        self._read = read
+        self._splits = splits
         self._delivery = delivery
-        self._max_bytes = context.settings.stream.max_batch_bytes  # of records in the driver at once
+        settings = context.settings
+        self._max_bytes = settings.stream.max_batch_bytes  # of records in the driver at once
+        self._joiner, self._encoder = Joiner(definition, settings.timezone), DetailEncoder(definition)
+        self._task = JoinTask(
+            definition, settings.kafka.connection, settings.timezone, delivery.output,
+            self._max_bytes // spark.defaultParallelism, tuple(excluded), context.tracer is not None,
+        )  # fmt: skip
         self._has_uncommitted = False  # pending records of a batch that may be read again
         self._lock = threading.Lock()
         self._pending = PendingPages(context.store, table.known, self._max_bytes)
         self._resolved = 0
-        self._join_column = self._stream.field(definition.join_field).column
-        self._key_column = self._stream.field(self._stream.key_field).column
-        self._day_column = self._stream.field(definition.day_field).column
 
-    def decoded(self, records: DataFrame) -> DataFrame:
-        """Decode records of the source for `process`. It is a part of the streaming query's own plan."""
-        return decode(records, self._stream, traced=True).drop("replayed", "accepted_at")
-
-    def process(self, records: DataFrame, range_: OffsetRange, batch_id: int, progress: JoinProgress) -> None:
+    def process(self, range_: OffsetRange, batch_id: int, progress: JoinProgress) -> None:
         """Process the records of a range.
 
         Records are sent before progress is recorded: a crash in between sends them again and never loses them. With
@@ -170,42 +170,44 @@ class StreamTableJoin:
             if not (is_too_large := self._is_too_large(range_)):
                 rows = self._rows_with(keys)
                 looked_up = time.monotonic()
-                sent = self._send(self._details(records, rows))
+                self._check_lease()
+                failpoint("join.before_send")
+                parts = self._run(range_, rows, self._task)
+                failpoint("join.after_send")
                 done = time.monotonic()
                 self._has_uncommitted = self._delivery.is_exactly_once
-                self._write_unsent(sent, range_, batch_id, self._left_of)
+                self._save_left(parts, range_, rows, batch_id)
                 written = time.monotonic()
                 phases = {"refresh": refreshed - started, "lookup": looked_up - refreshed, "send": done - looked_up,
                           "write_unsent": written - done}  # fmt: skip
                 self._delivery.commit(
-                    sent.records,
+                    [each for part in parts for each in part.records],
                     range_,
-                    lambda: self._committed(sent.counts, range_, batch_id, phases, progress, began_ns, written),
+                    lambda: self._committed(parts, range_, batch_id, phases, progress, began_ns, written),
                 )
                 self._has_uncommitted = False
         if is_too_large:
             for half in range_.cut(-(-range_.count // 2)):
-                self.process(self.decoded(self._read(half)), half, STEP, progress)
-            return
+                self.process(half, STEP, progress)
 
     def _committed(
-        self, counts: dict[str, Any], range_: OffsetRange, batch_id: int, phases: dict[str, float],
+        self, parts: Sequence[Part], range_: OffsetRange, batch_id: int, phases: dict[str, float],
         progress: JoinProgress, began_ns: int, written: float,
     ) -> None:  # fmt: skip
         """Record the progress of a batch that was sent."""
         started = time.monotonic()
         if self._delivery.is_exactly_once:
             phases["transaction"] = started - written  # and that of the batch before, if it was open
-        self._context.state.add_count("sent", counts["sent"])
+        self._context.state.add_count("sent", sum(part.sent for part in parts))
         failpoint("join.before_ledger")
         progress.set_progress(range_.end)
         self._context.state.set_position(self._stream.name, range_.end)
         phases["ledger"] = time.monotonic() - started
-        rows = counts["sent"] + counts["pending"] + counts["slow_path"]
-        newest_ms = counts["newest_ms"]
+        rows = sum(part.sent + part.pending + part.rejected for part in parts)
+        newest_ms = max((part.newest_ms for part in parts if part.newest_ms is not None), default=None)
         newest_at = None if newest_ms is None else instant_of(newest_ms * 1000)
         self._context.state.record_batch(CONSUMER, Batch(batch_id, rows, phases, newest_at))
-        self._trace(rows, counts.get("traces", "").split(","), began_ns)
+        self._trace(rows, islice(chain.from_iterable(part.traces for part in parts), MAX_LINKS), began_ns)
 
     def resolve_pending(self, take: Callable[[PendingBatch], object]) -> int:
         """Send one page of the pending records whose key is known by now; returns the number of records sent.
@@ -233,11 +235,6 @@ class StreamTableJoin:
             batch = PendingBatch(self._context.store.pending_at([Coordinates(*at) for at in trial.at]))
             isolation.take(batch, trial if batch.is_at(trial.at) else None)
 
-    def warm_up(self, nothing: DataFrame) -> None:
-        """Run the code path once over an empty range, without sending, so that its code is compiled."""
-        details = self._details(self.decoded(nothing), self._rows_with(unique_keys([])))
-        to_records(details, self._definition).collect()
-
     def _refresh(self) -> None:
         changed = self._context.retry(self._table.refresh, CONSUMER)
         self._context.state.set_position(self._definition.table.name, self._table.position)
@@ -262,34 +259,15 @@ class StreamTableJoin:
         """Return the keys of the table that the records of a range name."""
         return self._context.retry(lambda: self._keys.of(range_), CONSUMER)
 
-    def _rows_with(self, keys: Keys) -> DataFrame:
+    def _run(self, range_: OffsetRange, rows: pa.Table, task: JoinTask, settled: pa.Table | None = None) -> list[Part]:
+        """Run the tasks of a range. Blocks while a broker is down; tasks that send then send their records again."""
+        splits = self._splits(range_)
+        return self._context.retry(lambda: run_tasks(self._spark, splits, rows, task, settled), CONSUMER)
+
+    def _rows_with(self, keys: Keys) -> pa.Table:
+        """Return the newest versions of these keys, in their order."""
         found = pa.concat_tables(self._table.lookup(keys) or [self._table.schema.empty_table()])
-        return self._session.createDataFrame(found.combine_chunks())
-
-    def _details(self, records: DataFrame, rows: DataFrame) -> DataFrame:
-        """Return the records with the table's columns, and `is_sent`: true if the record goes to the topic.
-
-        The records stay in the order of their partitions, so that the versions of a key reach the topic in order.
-        Decoding fills a generated method beyond the size that the JVM compiles. `coalesce` ends that method, so that
-        the join has one of its own.
-        """
-        decoded = records.coalesce(self._session.sparkContext.defaultParallelism)
-        details = details_of_newest(decoded, rows, self._definition)
-        return details.selectExpr("*", "ok AND (deleted OR is_matched) AS is_sent")
-
-    def _send(self, details: DataFrame) -> "_Sent":
-        counted = Observation()
-        traces = [] if self._context.tracer is None else [_traces()]
-        records = self._collect(details.observe(counted, *_counts(), *traces).where("is_sent"))
-        return _Sent(details, counted.get, records)
-
-    def _collect(self, details: DataFrame) -> pa.Table | None:
-        """Make records of these rows. With at-least-once delivery they are sent by then."""
-        self._check_lease()
-        failpoint("join.before_send")
-        records = self._delivery.collect(details)
-        failpoint("join.after_send")
-        return records
+        return found.sort_by(self._definition.table.key_column).combine_chunks()
 
     def _check_lease(self) -> None:
         """Raise DriverSuperseded if a later driver has taken over.
@@ -301,48 +279,26 @@ class StreamTableJoin:
         except DatabaseUnavailable as exc:
             log.warning("sending without checking the lease: %s", exc)
 
-    def _write_unsent(
-        self, sent: "_Sent", range_: OffsetRange, batch_id: int, left_of: Callable[[OffsetRange], DataFrame]
-    ) -> None:
-        """Save the records that were not sent: pending ones and rejects. There are rarely any.
+    def _save_left(
+        self, parts: Sequence[Part], range_: OffsetRange, rows: pa.Table, batch_id: int,
+        settled: pa.Table | None = None,
+    ) -> None:  # fmt: skip
+        """Save the records that do not go to the topic: pending ones and rejects. There are rarely any.
 
-        A valid record of the slow path is saved as pending too, as plain JSON. It is sent with the pending records if
-        its key is known.
+        If they are more than the driver takes at once, they are read again in parts of the range.
         """
-        count = sent.counts["pending"] + sent.counts["slow_path"]
-        if not count:
+        if any(part.left is None for part in parts):
+            task, left = replace(self._task, output=Output.DROPPED), sum(part.left_bytes for part in parts)
+            size = max(1, range_.count // (2 + 2 * left // self._max_bytes))
+            while range_.count:
+                step, range_ = range_.cut(size)
+                found = self._run(step, rows, task, settled)
+                self._save_left(found, step, rows, batch_id, settled)
             return
-        for page in pages(self._left(sent.details), left_of, range_, count, self._max_bytes):
-            waiting = page.filter(pc.field("ok")).select(PendingRecord._fields).to_pylist()
-            rejected, taken = read_slow_path(page.filter(~pc.field("ok")), self._stream)
-            right = [self._of_slow_path(record, row) for record, row in taken]
-            self._save_pending([*(PendingRecord(**row) for row in waiting), *right], batch_id)
-            self._pending.note([record.table_key for record in right])
-            keep_rejects(self._context, rejected)
-
-    def _left(self, details: DataFrame) -> DataFrame:
-        """Return the records of a batch that were not sent: pending ones, and those without `ok`."""
-        day = day_of(F.col(self._day_column), self._context.settings.timezone).alias("day")
-        return details.where("NOT is_sent").select(
-            "topic", "partition", "offset", F.col(self._key_column).alias("stream_key"),
-            F.col(self._join_column).alias("table_key"), day, "key", "value", "kafka_timestamp", "event_id",
-            "accepted_text", timestamp_of(F.col("accepted_text")).alias("accepted_at"), "version_at", "traceparent",
-            "ok",
-        )  # fmt: skip
-
-    def _of_slow_path(self, record: dict[str, Any], row: TableRow) -> PendingRecord:
-        """Return a record of the slow path as pending. Never a tombstone: the fast path accepts all valid ones."""
-        columns = {name: record[name] for name in ("topic", "partition", "offset", "key", "kafka_timestamp",
-                                                   "event_id", "accepted_at", "traceparent")}  # fmt: skip
-        day = Day.of(row.values[self._day_column], self._context.settings.timezone).date
-        return PendingRecord(**columns, stream_key=row.key, table_key=row.values[self._join_column], day=day,
-                            value=plain_value(record["value"], self._stream), version_at=row.version_at)  # fmt: skip
-
-    def _left_of(self, range_: OffsetRange) -> DataFrame:
-        return self._left(self._details_of(range_))
-
-    def _details_of(self, range_: OffsetRange) -> DataFrame:
-        return self._details(self.decoded(self._read(range_)), self._rows_with(self._keys_of(range_)))
+        for part in parts:
+            if part.left is not None:
+                self._save_pending(part.left.pending, batch_id)
+                keep_rejects(self._context, part.left.rejects)
 
     def _save_pending(self, records: Sequence[PendingRecord], batch_id: int) -> None:
         if records:
@@ -356,7 +312,7 @@ class StreamTableJoin:
         with self._lock:
             self._delivery.settle()
             committed = self._delivery.committed.offsets
-            self._delivery.commit(None, OffsetRange(committed, end), lambda: progress.set_progress(end))
+            self._delivery.commit((), OffsetRange(committed, end), lambda: progress.set_progress(end))
             self._delivery.settle()
 
     def renew(self) -> None:
@@ -390,12 +346,6 @@ class StreamTableJoin:
             at = [(self._stream.name, *row.values()) for row in part.to_pylist()]
             retry(partial(store.mark_sent, at), CONSUMER)
 
-        def settled(range_: OffsetRange) -> DataFrame:
-            here = self._session.createDataFrame(_within(found, range_))
-            is_known = here.distinct().withColumn("is_known", F.lit(True))
-            details = self._details_of(range_).drop("is_sent").join(is_known, ["partition", "offset"], "left")
-            return details.withColumn("is_sent", F.expr("is_known IS NOT NULL"))
-
         first = retry(lambda: self._context.offset_reader.earliest(self._stream.name), CONSUMER)
         between = OffsetRange({p: min(max(at, first.get(p, 0)), start[p]) for p, at in ledger.items()}, start)
         if expired := OffsetRange(ledger, between.start).count:
@@ -403,9 +353,10 @@ class StreamTableJoin:
                         "if it was restored", expired, self._stream.name)  # fmt: skip
         while between.count:  # in parts: the driver looks up the keys of each, and a day may lie between
             part, between = between.cut(self._context.settings.stream.max_transaction_records)
-            details = settled(part)
-            counted = details.agg(*_counts()).collect()[0].asDict()
-            self._write_unsent(_Sent(details, counted, None), part, STEP, lambda each: self._left(settled(each)))
+            settled, nothing = _within(found, part), self._table.schema.empty_table()
+            task = replace(self._task, output=Output.DROPPED)
+            parts = self._run(part, nothing, task, settled)
+            self._save_left(parts, part, nothing, STEP, settled)
 
     def _sent_since_served(self) -> pa.Table:
         """Return partition and offset of the stream's records that the output has beyond what the database took."""
@@ -448,61 +399,43 @@ class StreamTableJoin:
         """Send the records whose key is known, and mark them as sent."""
         began_ns = time.time_ns()
         failpoint_records("resolve.records", lambda *at: any(record[:3] == at for record in batch.records))
-        records = self.decoded(self._records(batch.records))
-        keys = unique_keys(records.select(self._join_column).toArrow()[self._join_column])
-        details = self._details(records, self._rows_with(keys)).persist()
-        try:
-            known = details.where("is_matched")
-            sent = [(row[0], row[1], row[2]) for row in known.select("topic", "partition", "offset").collect()]
-            if sent:
-                joined = self._collect(known)
-                store = self._context.store
-                self._delivery.commit_page(
-                    joined, lambda page: self._context.retry(lambda: store.plan_page(page, sent), CONSUMER)
-                )
-                failpoint("resolve.after_send")
-                # after the acks: a crash before it sends again
-                self._context.retry(lambda: store.mark_sent(sent), CONSUMER)
-                self._context.state.add_count("pending_sent", len(sent))
-                self._resolved += len(sent)
-                log.info("sent %d pending records", len(sent))
-                done = set(sent)
-                self._trace(len(sent), (record.traceparent for record in batch.records if record[:3] in done), began_ns)
-        finally:
-            details.unpersist()
-
-    def _records(self, waiting: Sequence[StoredRecord]) -> DataFrame:
-        """Return pending records as records of the source. Built with Arrow, as tuples would need a Python worker."""
-        rows = []
-        for topic, partition, offset, key, value, timestamp, event_id, accepted_at, trace in waiting:
-            accepted = None if accepted_at is None else accepted_at.isoformat()
-            headers = [
-                {"key": name, "value": text.encode()}
-                for name, text in ((h.EVENT_ID, event_id), (h.ACCEPTED_AT, accepted), (h.TRACEPARENT, trace))
-                if text is not None
-            ]
-            rows.append({"key": key, "value": value, "topic": topic, "partition": partition, "offset": offset,
-                         "timestamp": timestamp, "headers": headers})  # fmt: skip
-        return self._session.createDataFrame(pa.Table.from_pylist(rows, to_arrow_schema(RECORD, timezone="UTC")))
+        decoded = self._joiner.decode(_raw(batch.records))
+        joined = self._joiner.join(decoded, self._rows_with(unique_keys(self._joiner.keys(decoded))))
+        places = joined.sent.select(["partition", "offset"]).to_pylist()
+        sent = [(self._stream.name, each["partition"], each["offset"]) for each in places]
+        if not sent:
+            return
+        self._check_lease()
+        failpoint("join.before_send")
+        records = packed(self._encoder.encode(joined.sent, joined.matches))
+        store = self._context.store
+        self._delivery.commit_page(
+            [records], lambda page: self._context.retry(lambda: store.plan_page(page, sent), CONSUMER)
+        )
+        failpoint("resolve.after_send")
+        # after the acks: a crash before it sends again
+        self._context.retry(lambda: store.mark_sent(sent), CONSUMER)
+        self._context.state.add_count("pending_sent", len(sent))
+        self._resolved += len(sent)
+        log.info("sent %d pending records", len(sent))
+        self._trace(len(sent), joined.sent["traceparent"].to_pylist(), began_ns)
 
 
-@cache
-def _counts() -> tuple[Column, ...]:
-    return (
-        F.count_if("is_sent").alias("sent"),
-        F.count_if(F.expr("ok AND NOT is_sent")).alias("pending"),
-        F.count_if(F.expr("NOT ok")).alias("slow_path"),
-        F.unix_millis(F.max("kafka_timestamp")).alias("newest_ms"),
-    )
-
-
-@cache
-def _traces() -> Column:
-    """Return some of the batch's recorded traces, as one text."""
-    is_sampled = F.expr("substr(traceparent, -1) IN ('1', '3')")
-    return F.array_join(F.slice(F.collect_set(F.when(is_sampled, F.col("traceparent"))), 1, MAX_LINKS), ",").alias(
-        "traces"
-    )
+def _raw(waiting: Sequence[StoredRecord]) -> pa.Table:
+    """Return pending records as records of the stream."""
+    rows = []
+    for _, partition, offset, key, value, timestamp, event_id, accepted_at, trace in waiting:
+        accepted = None if accepted_at is None else accepted_at.isoformat()
+        headers = [
+            {"key": name, "value": text.encode()}
+            for name, text in ((h.EVENT_ID, event_id), (h.ACCEPTED_AT, accepted), (h.TRACEPARENT, trace))
+            if text is not None
+        ]
+        at_ms = LONG_MIN if timestamp is None else epoch_ms(timestamp)
+        rows.append({"key": key, "value": value, "partition": partition, "offset": offset, "timestamp": at_ms,
+                     "headers": headers})  # fmt: skip
+    plain = RAW.set(RAW.get_field_index("timestamp"), pa.field("timestamp", pa.int64()))
+    return pa.Table.from_pylist(rows, plain).cast(RAW)
 
 
 def _within(coordinates: pa.Table, range_: OffsetRange) -> pa.Table:
@@ -513,14 +446,6 @@ def _within(coordinates: pa.Table, range_: OffsetRange) -> pa.Table:
         for partition, end in range_.end.items()
     ]  # fmt: skip
     return pa.concat_tables([coordinates.slice(0, 0), *parts]).combine_chunks()
-
-
-class _Sent(NamedTuple):
-    """The details of a batch, including unsent ones, the counts of the observation, and records not sent yet."""
-
-    details: DataFrame
-    counts: dict[str, Any]
-    records: pa.Table | None
 
 
 class JoinQuery(StreamQuery):
@@ -629,6 +554,7 @@ class JoinQuery(StreamQuery):
         most = stream.join_max_batch_records
         if self._delivery.is_exactly_once:
             most = min(most, stream.max_transaction_records)
+        begin_workers(session.sparkContext)
         self._warm.stop()
         self._retry(table.refresh if table.is_loaded else table.load)
         # again, after days as a standby; from now on `table` checks its topic's id
@@ -636,10 +562,12 @@ class JoinQuery(StreamQuery):
         self._retry(table.check_topic)
         if (timeline := self._retry(self._present_timeline)) != self._timeline:
             raise TimelineChanged(taken_on=self._timeline, present=timeline)
-        read = self._reader(session)
         keys = JoinKeys(TopicTail(context.settings.kafka.connection, self._topic), definition)
         self._closing.callback(keys.close)
-        join = self._join = StreamTableJoin(context, definition, session, table, keys, read, self._delivery)
+        spark, rejected = session.sparkContext, self._rejected_by_hand
+        join = self._join = StreamTableJoin(
+            context, definition, spark, table, keys, partial(topic_splits, self._topic), self._delivery, rejected
+        )
         progress = self._progress = JoinProgress(context, self._topic, self._topic_id, self._ledger_start)
         if self._committed is not None:
             self._recover(self._committed)
@@ -648,20 +576,18 @@ class JoinQuery(StreamQuery):
         self._retry(lambda: join.resume_pending(pending))
 
         def take(part: OffsetRange) -> None:
-            join.process(join.decoded(read(part)), part, STEP, progress)
+            join.process(part, STEP, progress)
             self._delivery.settle()
 
         isolation = self._topic_isolation(take, lambda rejected, end: join.reject(rejected, end, progress))
         first = self._begin(isolation, most)
         if first.count:
             keys.begin(first)
-        else:  # otherwise the first batch warms it up
-            join.warm_up(self._nothing(session))
 
-        def process(frame: DataFrame, range_: OffsetRange, batch: int) -> None:
-            isolation.run(lambda: join.process(frame, range_, batch, progress), lambda: range_)
+        def process(_frame: DataFrame, range_: OffsetRange, batch: int) -> None:
+            isolation.run(lambda: join.process(range_, batch, progress), lambda: range_)
 
-        return self._write(join.decoded(self._records(session, most)), checkpoints, process)
+        return self._write(self._topic_stream(session, most), checkpoints, process)
 
     def _recover(self, committed: Committed) -> None:
         """Settle what earlier drivers left, commit where this one starts, and let the ledger follow."""
@@ -674,7 +600,7 @@ class JoinQuery(StreamQuery):
         if is_behind or is_restored:
             log.warning("the database is behind Kafka")
         self._retry(lambda: self._join.recover(committed, ledger, start, is_behind or is_restored or is_forgotten))
-        transactions.commit(None, OffsetRange(committed.offsets, start), lambda: self._progress.set_progress(start))
+        transactions.commit((), OffsetRange(committed.offsets, start), lambda: self._progress.set_progress(start))
         transactions.settle()
         if not self._delivery.is_exactly_once:
             transactions.close()
@@ -695,32 +621,6 @@ class JoinQuery(StreamQuery):
         self._join.renew()
         super()._tick_rarely()
         self._context.store.forget_superseded()
-
-    def _nothing(self, session: SparkSession) -> DataFrame:
-        """Return an empty range of the topic."""
-        return read_range(session, self._context.offset_reader, self._topic, self._start, self._start)
-
-    def _reader(self, session: SparkSession) -> Callable[[OffsetRange], DataFrame]:
-        """Return a function that reads a range of the topic."""
-        offset_reader = self._context.offset_reader
-
-        def read(part: OffsetRange) -> DataFrame:
-            return self._wanted(session, read_range(session, offset_reader, self._topic, part.start, part.end))
-
-        return read
-
-    def _records(self, session: SparkSession, most: int) -> DataFrame:
-        """Return the topic as `_topic_stream`, without records that are not wanted."""
-        return self._wanted(session, self._topic_stream(session, most))
-
-    def _wanted(self, session: SparkSession, records: DataFrame) -> DataFrame:
-        """Return the records except those that an operator rejected, in one task per core.
-
-        One task per partition would cost more than a small batch itself.
-        """
-        for partition, offset in self._rejected_by_hand:
-            records = records.where((F.col("partition") != partition) | (F.col("offset") != offset))
-        return records.coalesce(session.sparkContext.defaultParallelism)
 
     def _refuse_replaced_table(self) -> None:
         database, offset_reader = self._context.settings.database, self._context.offset_reader

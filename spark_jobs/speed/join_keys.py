@@ -1,4 +1,4 @@
-"""Reads the keys of the table that the records of a batch name, in the driver, before Spark reads the batch.
+"""Reads the keys of the table that the records of a batch name, in the driver, before tasks read the batch.
 
 Spark would need a job for it, and would have to keep the batch or read it twice: that costs more than to fetch the
 records once more here, where the consumer fetches those of the next batch while Spark works on this one.

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from include.contracts.clock import instant_of
 from include.contracts.definition import Definition
-from include.contracts.fields import END_INSTANT, FIRST_INSTANT
 from include.contracts.validation import Reject
 from include.database.named import COORDINATES
 from spark_jobs.decoding.arrow import (
@@ -23,8 +22,10 @@ from spark_jobs.decoding.arrow import (
     array,
     arrow_type,
     coordinates,
+    days_of,
     event_ids,
     first_header,
+    in_years,
     newest_versions,
 )
 from spark_jobs.decoding.reference import iter_records
@@ -186,9 +187,6 @@ def _scalars(rows: pa.Table) -> Iterator[dict[str, pa.Scalar]]:
         yield {name: rows[name][number] for name in rows.column_names}
 
 
-_FIRST, _END = (pa.scalar(each, pa.timestamp("ms", "UTC")) for each in (FIRST_INSTANT, END_INSTANT))
-
-
 class DetailDecoder:
     """Decodes batches, and rejects records without the coordinates of their source too."""
 
@@ -210,7 +208,7 @@ class DetailDecoder:
         records = records.combine_chunks()
         carried = {
             "kafka_partition": records["partition"], "kafka_offset": records["offset"],
-            "kafka_timestamp": _in_years(records["timestamp"]), "_index": pa.array(np.arange(records.num_rows)),
+            "kafka_timestamp": in_years(records["timestamp"]), "_index": pa.array(np.arange(records.num_rows)),
         }  # fmt: skip
         rows, rejects = self._columns.decode(
             array(records["key"]), array(records["value"]),
@@ -224,9 +222,9 @@ class DetailDecoder:
         return pa.concat_tables([self._of_table(rows), reject_records(rejects, self._definition)])
 
     def _of_table(self, rows: pa.Table) -> pa.Table:
-        local = pc.local_timestamp(rows[self._definition.day_column].cast(pa.timestamp("us", self._timezone)))
+        days = days_of(rows[self._definition.day_column], self._timezone)
         columns = {name: rows[name] for name in rows.column_names}
-        columns |= {self._definition.version_column: rows["version_at"], "day": local.cast(pa.date32())}
+        columns |= {self._definition.version_column: rows["version_at"], "day": days}
         nothing = pa.nulls(rows.num_rows)
         arrays = [columns.get(field.name, nothing).cast(field.type) for field in self._schema]
         return pa.Table.from_arrays(arrays, schema=self._schema)
@@ -246,9 +244,3 @@ class DetailDecoder:
             reason = f"headers/{self._stream_header}: {wrong}; only the join writes here"
             yield Reject(self._topic.name, record.partition(), record.offset(), reason, record.key(), record.value(),
                          instant_of(record.timestamp()[1] * 1000))  # fmt: skip
-
-
-def _in_years(timestamps: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the timestamps in the contract's range of years, null for others: a producer may write any number."""
-    is_in = pc.and_(pc.greater_equal(timestamps, _FIRST), pc.less(timestamps, _END))
-    return pc.if_else(is_in, timestamps, None).cast(TIMES)

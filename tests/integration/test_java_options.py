@@ -42,9 +42,8 @@ def wanted_of(options):
 @pytest.mark.parametrize("driver", ["stream", "batch"])
 def test_the_jvm_of_a_driver_has_each_option(driver, tmp_path):
     jars = Layout.of().spark_jars
-    options = session.java_options(jars) + (f" {session.QUICK_OPTIONS}" if driver == "batch" else "")
-    wanted = wanted_of(options)
-    assert {"ExitOnOutOfMemoryError", "UseParallelGC", "DoEscapeAnalysis", "MaxInlineLevel"} <= wanted.keys()
+    wanted = wanted_of(session.java_options(jars))
+    assert {"ExitOnOutOfMemoryError", "UseParallelGC", "TieredStopAtLevel"} <= wanted.keys()
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_CONF_DIR"}
     said = subprocess.run(
         [sys.executable, "-c", _ASK, driver, jars, tmp_path, json.dumps([*wanted])],

@@ -31,9 +31,9 @@ from include.kafka.reader import TopicTail
 from include.runtime.retry import retry_transient
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day
-from spark_jobs.connectors.kafka import read_range
 from spark_jobs.decoding.reference import read_record
 from spark_jobs.speed.join_keys import JoinKeys
+from spark_jobs.speed.join_tasks import topic_splits
 from tests.fakes.events import board, member
 from tests.property.test_stream import AnyPosition, Driver
 from tests.support.any_record import EDGE_TIMES, ODD_HEADER_VALUES, ODD_KEYS, AnyRecord, Message, records, twisted
@@ -86,13 +86,11 @@ class Chain(Driver):
         ends = offsets.ends("board")
         start = self._taken or offsets.earliest("board")
         range_ = OffsetRange(start, ends)
-        boards = self._join.decoded(self._records_of(range_))
-        self._join.process(boards, range_, next(self._batch_id), AnyPosition())
+        self._join.process(range_, next(self._batch_id), AnyPosition())
         self._taken = ends
 
-    def _records_of(self, range_):
-        return read_range(self._spark, OffsetReader(self._pipeline.kafka.connection), "board", range_.start,
-                          range_.end)  # fmt: skip
+    def _splits(self, range_):
+        return topic_splits("board", range_)
 
     def _keys(self):
         keys = JoinKeys(TopicTail(self._pipeline.kafka.connection, "board"), PIPELINE)

@@ -14,6 +14,7 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import Phase, given
 from hypothesis import strategies as st
@@ -25,6 +26,8 @@ from include.database.offset_ledger import OffsetLedger
 from include.kafka.offsets import OffsetReader
 from include.kafka.reader import TopicTail
 from include.runtime.settings import AT_LEAST_ONCE, EXACTLY_ONCE
+from spark_jobs.connectors.splits import FileSplit
+from spark_jobs.decoding.reference import iter_records
 from spark_jobs.speed.delivery import AtLeastOnce, ExactlyOnce
 from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.join import StreamTableJoin, keep_rejects
@@ -33,7 +36,6 @@ from spark_jobs.speed.live_table import LiveTableSink
 from spark_jobs.speed.pending_store import PendingStore
 from spark_jobs.speed.serve import Serve
 from spark_jobs.state.table_state import TableState
-from tests.agreement.records.test_record_decoder_twin import Message
 from tests.fakes.events import board, member
 from tests.servers import wait_until
 from tests.support.driver import bounded, driver_context
@@ -208,7 +210,7 @@ class DrawnKeys:
 
     def of(self, range_):
         held = [record for record in self._drawn() if range_.holds(record.partition, record.offset)]
-        return self._keys.of_messages(map(Message, held))
+        return self._keys.of_messages(iter_records(raw(held)))
 
 
 class Driver:
@@ -224,7 +226,7 @@ class Driver:
         self._offset_reader = OffsetReader(settings.kafka.connection)
         self.max_bytes = 1 << 20
         self._stop = threading.Event()
-        self._batch_id = itertools.count()
+        self._batch_id, self._files = itertools.count(), itertools.count()
         self._parts = contextlib.ExitStack()
 
     def start(self, max_bytes=None):
@@ -245,7 +247,7 @@ class Driver:
         self._delivery = self._delivered(servers)
         self._parts.callback(self._delivery.close)
         self._join = StreamTableJoin(
-            context, self._definition, self._spark, members, self._keys(), self._records_of, self._delivery
+            context, self._definition, self._spark.sparkContext, members, self._keys(), self._splits, self._delivery
         )
         if self._delivery.is_exactly_once:
             start = {0: self._delivery.committed.offsets.get(0, 0)}
@@ -261,13 +263,12 @@ class Driver:
 
     def join(self, records):
         self._drawn = records
-        self._records = raw(self._spark, records)
-        decoded = self._join.decoded(self._records)
+        self._records = raw(records)
         range_ = range_of((record.partition, record.offset) for record in records)
         if self._delivery.is_exactly_once:  # it takes no range that does not follow the one before
             taken = self._delivery.committed.offsets
             range_ = OffsetRange({p: min(at, taken.get(p, at)) for p, at in range_.start.items()}, range_.end)
-        self._join.process(decoded, range_, next(self._batch_id), AnyPosition())
+        self._join.process(range_, next(self._batch_id), AnyPosition())
 
     def resolve(self):
         self._join.resolve_pending(self._join.resolve)
@@ -288,8 +289,11 @@ class Driver:
         made.open([0], self._offset_reader.topic_id(self._definition.stream.name), "timeline", {})
         return made
 
-    def _records_of(self, range_):
-        return part_of(self._records, range_)
+    def _splits(self, range_):
+        """A file with the records of the range, which no topic has."""
+        path = self._state_dir / f"{next(self._files)}.parquet"
+        pq.write_table(part_of(self._records, range_), path)
+        return [FileSplit(self._definition.stream.name, str(path))]
 
     def _keys(self):
         return DrawnKeys(self._definition, lambda: self._drawn)

@@ -258,15 +258,17 @@ ODD_KEYS = (
     b"12345678901234567890", b"99999999999999999999", b"00000000000000000007", b"0" * 20 + b"9" * 20, b"0" * 5_000,
     b"9" * 5_000, "７".encode(), "²".encode(), b"x" * 60_000,
 )  # fmt: skip
+_TRACE = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 ODD_HEADER_VALUES = (
     None, b"", b" ", b"\0", b"\xff\xfe", b"a\0b", b"x\n", b"-1", b"0", b"1", b"2147483648", b"4294967296",
     b"9223372036854775807", b"9223372036854775808", b"1" * 30, b"9" * 5_000, b"1.5", b"e" * 255, b"e" * 256,
     "가".encode() * 255, b"x" * 200_000, "\u202e".encode(), b"\x07",
     b"board/0/1", b"member/-1/-100000000000000000", b"board/0", b"/0/1", b"board/0/1/2", b"board/0/1\n", b"\xff/0/1",
     b"board/2147483648/1", b"board/0/9223372036854775808", b"board/0x1/1", b"board//", "board/０/1".encode(),
+    _TRACE, _TRACE + b"\n", _TRACE.upper(), b"01" + _TRACE[2:], _TRACE[:-1], _TRACE + b"-x", _TRACE[:-2] + b"\xff\xff",
 )  # fmt: skip
 HEADER_NAMES = (
-    h.EVENT_ID, h.ACCEPTED_AT, h.REPLAYED_AT, "board-at", "member-at", "", "x",
+    h.EVENT_ID, h.ACCEPTED_AT, h.REPLAYED_AT, h.TRACEPARENT, "board-at", "member-at", "", "x",
 )  # fmt: skip
 # Kafka's own "no timestamp" is -1. A broker takes any number that is not ahead of its clock.
 EDGE_TIMESTAMPS_MS = (
@@ -294,7 +296,7 @@ def _good(field: Field, number: int) -> Any:
     good = {
         "long": number,
         "timestamp": GOOD_TIMES[0],
-        "string": f"text {number}",
+        "string": f"text {number}"[: field.max_length],
         "boolean": True,
         "date": "2026-11-20",
     }

@@ -1,4 +1,4 @@
-"""Kafka records as Spark reads them, made from plain Python; and one session for every test that needs Spark."""
+"""Kafka records as tasks read them, made from plain Python; and one session for every test that needs Spark."""
 
 import datetime as dt
 import json
@@ -6,32 +6,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from include.contracts import headers as h
 from include.contracts.offsets import OffsetRange, Offsets
+from include.kafka.record_table import RAW
 from include.runtime.settings import SparkSettings
 from spark_jobs.connectors.session import BATCH_CONFIGURATION, STREAM_CONFIGURATION, open_session
-from spark_jobs.decoding.spark import RECORD
 from stack.layout import Layout
 
 EPOCH = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)
 SENT = EPOCH + dt.timedelta(days=2)  # after every version that tests give their records
 
 
-# Tests make topics again, some with fewer partitions. A producer that Spark keeps for ten minutes goes on sending to
-# partitions that are no more, until the records expire.
-_NO_IDLE_PRODUCERS = {
-    "spark.kafka.producer.cache.timeout": "200ms",
-    "spark.kafka.producer.cache.evictorThreadRunInterval": "200ms",
-}
-
-
 @contextmanager
 def opened_session() -> Iterator[SparkSession]:
     """Yield a session with the configurations of stream and batch, and the Kafka connector; stop it at the end."""
     settings = SparkSettings("local[2]", Layout.of().spark_jars)
-    every = STREAM_CONFIGURATION | BATCH_CONFIGURATION | _NO_IDLE_PRODUCERS
+    every = STREAM_CONFIGURATION | BATCH_CONFIGURATION
     session = open_session(settings, "tests", "1g", every, shuffle_partitions=2)
     try:
         yield session
@@ -52,9 +45,9 @@ class RawRecord(NamedTuple):
     timestamp: dt.datetime = SENT
 
 
-def raw(session: SparkSession, records: Sequence[RawRecord]) -> DataFrame:
-    """The records as the Kafka source gives them."""
-    return session.createDataFrame([_row(record) for record in records], RECORD)
+def raw(records: Sequence[RawRecord]) -> pa.Table:
+    """The records with the columns of RAW."""
+    return pa.Table.from_pylist([_row(record) for record in records], RAW)
 
 
 def range_of(records: Iterable[tuple[int, int]]) -> OffsetRange:
@@ -67,13 +60,10 @@ def range_of(records: Iterable[tuple[int, int]]) -> OffsetRange:
     return OffsetRange(start, end)
 
 
-def part_of(rows: DataFrame, range_: OffsetRange) -> DataFrame:
+def part_of(rows: pa.Table, range_: OffsetRange) -> pa.Table:
     """Those of the rows that are of records in the range."""
-    parts = [
-        f"(partition = {partition} AND offset >= {range_.start.get(partition, 0)} AND offset < {end})"
-        for partition, end in range_.end.items()
-    ]
-    return rows.where(" OR ".join(parts) or "false")
+    at = zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)
+    return rows.filter(pa.array([range_.holds(*each) for each in at], pa.bool_()))
 
 
 def encoded(value: Any) -> bytes | None:
@@ -81,12 +71,12 @@ def encoded(value: Any) -> bytes | None:
     return None if value is None else json.dumps(value).encode()
 
 
-def _row(record: RawRecord) -> tuple[Any, ...]:
+def _row(record: RawRecord) -> dict[str, Any]:
     headers = [
-        (name, text.encode())
+        {"key": name, "value": text.encode()}
         for name, text in ((h.EVENT_ID, record.event_id), (h.ACCEPTED_AT, record.accepted_at))
         if text is not None
     ]
     key = None if record.key is None else record.key.encode()
-    at = record.partition, record.offset, record.timestamp
-    return key, record.value, record.topic, *at, headers or None
+    return {"partition": record.partition, "offset": record.offset, "timestamp": record.timestamp, "key": key,
+            "value": record.value, "headers": headers}  # fmt: skip

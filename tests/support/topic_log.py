@@ -25,7 +25,7 @@ class TopicLog:
         if topic in self._admin.list_topics(timeout=10).topics:
             self._admin.delete_topics([topic])[topic].result(30)
         wait_until(lambda: self._is_made(topic, partitions, config or {}), 30, f"{topic} is made again")
-        self._wait_for_leaders(topic, partitions)
+        self.wait_for_leaders(topic, partitions)
 
     def remove(self, topic):
         """Delete the topic, if it exists."""
@@ -39,7 +39,9 @@ class TopicLog:
             return False
         return True
 
-    def _wait_for_leaders(self, topic, partitions):
+    def wait_for_leaders(self, topic, partitions):
+        """Wait until each partition has a leader."""
+
         def have_leaders():
             try:
                 return len(self.offsets.ends(topic)) == partitions
@@ -50,7 +52,7 @@ class TopicLog:
 
     def add_partition(self, topic, total):
         self._admin.create_partitions([NewPartitions(topic, total)])[topic].result(30)
-        self._wait_for_leaders(topic, total)
+        self.wait_for_leaders(topic, total)
 
     def delete_before(self, topic, partition, offset):
         """Delete records as retention does, at once."""

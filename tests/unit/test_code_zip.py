@@ -7,10 +7,10 @@ import zipfile
 from spark_jobs.connectors.session import FOLDER, code_configuration
 
 TASKS = """
-import spark_jobs.batch.worker_daemon
+import spark_jobs.worker_daemon
 from include.contracts.pipelines import PIPELINES
 from include.database.named import QUERIES
-print(spark_jobs.batch.worker_daemon.__file__, *PIPELINES, len(list(QUERIES.iterdir())) > 5)
+print(spark_jobs.worker_daemon.__file__, *PIPELINES, len(list(QUERIES.iterdir())) > 5)
 """
 
 

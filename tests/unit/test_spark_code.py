@@ -7,7 +7,7 @@ import pytest
 
 SPARK_JOBS = Path(__file__).resolve().parents[2] / "spark_jobs"
 # Spark 4.2 runs functions of Python on columns through Arrow, which gives other values than pickle in some cases, and
-# each costs a Python worker: the transforms are expressions of Spark SQL.
+# each goes through the JVM record by record: tasks read, transform and send columns themselves.
 ON_COLUMNS = {"udf", "udtf", "pandas_udf", "arrow_udf", "arrow_udtf", "mapInPandas", "mapInArrow", "applyInPandas",
               "applyInArrow", "registerJavaFunction", "toPandas"}  # fmt: skip
 

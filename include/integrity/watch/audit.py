@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from include.contracts.topics import (
     MAX_MESSAGE_BYTES,
     MAX_OUTPUT_BYTES,
-    PRODUCER_SETTINGS,
     PYTHON_PRODUCER_SETTINGS,
     SINK_SETTINGS,
     TRANSACTION_SETTINGS,
@@ -34,7 +33,7 @@ PRODUCERS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object], str]] 
         producer_config(KafkaConnection(""), 1.0),
         "producer_config in include/gateway/kafka_producer.py",
     ),
-    "stream": (PRODUCER_SETTINGS, SINK_SETTINGS, "SINK_SETTINGS in include/contracts/topics.py"),
+    "stream": (PYTHON_PRODUCER_SETTINGS, SINK_SETTINGS, "SINK_SETTINGS in include/contracts/topics.py"),
     "stream, exactly once": (
         PYTHON_PRODUCER_SETTINGS,
         TRANSACTION_SETTINGS,

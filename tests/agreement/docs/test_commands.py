@@ -26,7 +26,7 @@ COMMANDS = sorted({command for document in OPERATED for command in commands(docu
 PROGRAMS = sorted(
     {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
      for folder in ("demo", "deploy", "include", "spark_jobs", "stack") for path in (ROOT / folder).rglob("*.py")
-     if '__name__ == "__main__"' in path.read_text(encoding="utf-8")} - {"spark_jobs.batch.worker_daemon"}
+     if '__name__ == "__main__"' in path.read_text(encoding="utf-8")} - {"spark_jobs.worker_daemon"}
 )  # fmt: skip
 
 

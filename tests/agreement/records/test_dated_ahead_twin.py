@@ -9,9 +9,8 @@ import datetime as dt
 import json
 from typing import NamedTuple
 
-import pyarrow as pa
 import pytest
-from hypothesis import Phase, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from include.contracts import headers as h
@@ -25,13 +24,14 @@ from include.gateway.intake import Intake, Rejected, accepted_at
 from include.gateway.unpublished_rows import version_of
 from spark_jobs.decoding.arrow import RawColumns, table_schema
 from spark_jobs.decoding.dated_rows import DatedRows, VersionRows
-from spark_jobs.decoding.reference import read_record, read_slow_path
-from spark_jobs.decoding.spark import decode, slow_path
-from tests.agreement.records.test_any_record_twin import PIPELINES, RAW_TOPICS, numbered, raw, source
+from spark_jobs.decoding.reference import read_record
+from spark_jobs.speed.join import _raw
+from spark_jobs.speed.joiner import Joiner
+from spark_jobs.speed.pending_store import StoredRecord
+from tests.agreement.records.test_any_record_twin import PIPELINES, RAW_TOPICS, newest, numbered, raw
 from tests.fakes.events import board
 from tests.fakes.gateway import FixedClock
 from tests.support.any_record import AnyRecord, Message, twisted
-from tests.support.examples import examples
 
 NOW_MS = 1_795_167_000_000
 HOUR_US = 3_600_000_000
@@ -185,32 +185,24 @@ def hold(topic, drawn):
         }
 
 
-# No shrinking: an example is a Spark job.
-@examples(3, 12, phases=(Phase.explicit, Phase.reuse, Phase.generate))
-@given(drawn=LISTS)
+@settings(max_examples=100, deadline=None)
+@given(drawn=LISTS.filter(lambda drawn: drawn[0] is PIPELINES[drawn[0]].stream))
 @example(drawn=of_the_issue(BOARD))
-def test_spark(spark, drawn):
+def test_the_join_and_its_pending_records(drawn):
     topic, found = drawn
-    records = [each.record for each in found]
-    kept, table = source(records)  # Spark knows no timestamps beyond its microseconds
-    right = {n for n, record in enumerate(kept) if not isinstance(read_record(Message(record, n), topic), Reject)}
-    decoded = decode(spark.createDataFrame(table), topic)
-    rows = {row["offset"]: row for row in decoded.toArrow().to_pylist()}
-    rejects, taken = read_slow_path(slow_path(decoded).toArrow(), topic)
-    assert {n for n, row in rows.items() if row["ok"]} == right
-    assert not taken
-    assert {reject.offset for reject in rejects} == set(rows) - right
-    again = spark.createDataFrame(pa.Table.from_pylist(
-        [pending(rows[number], table.schema) for number in sorted(right)], table.schema))  # fmt: skip
-    assert {row.offset for row in decode(again, topic).where("ok").select("offset").collect()} == right
-
-
-def pending(row, schema):
-    """The record as it is kept while it waits for its author, and read back."""
-    accepted = row["accepted_at"]
-    headers = [] if accepted is None else [{"key": h.ACCEPTED_AT, "value": accepted.isoformat().encode()}]
-    kept = {name: row[name] for name in ("key", "value", "topic", "partition", "offset")}
-    return kept | {"timestamp": row["kafka_timestamp"], "headers": headers}
+    joiner = Joiner(PIPELINES[topic], ZONE)
+    decoded = joiner.decode(raw([each.record for each in found]))
+    right = [number for number, each in enumerate(found) if each.is_right]
+    assert decoded.rows["offset"].to_pylist() == right
+    assert {reject.offset for reject in decoded.rejects} == set(range(len(found))) - set(right)
+    waiting = joiner.pending(decoded, joiner.join(decoded, newest([], PIPELINES[topic])).left)
+    assert [each.offset for each in waiting] == [n for n in right if found[n].record.value is not None]
+    # the records as they are read back, to be joined again
+    again = joiner.decode(_raw([StoredRecord(*(getattr(each, name) for name in StoredRecord._fields))
+                                  for each in waiting]))  # fmt: skip
+    assert again.rows["offset"].to_pylist() == [each.offset for each in waiting]
+    assert again.rows["timestamp"].to_pylist() == [epoch_ms(each.kafka_timestamp) for each in waiting]
+    assert joiner.pending(again, again.rows) == waiting
 
 
 @settings(max_examples=500, deadline=None)

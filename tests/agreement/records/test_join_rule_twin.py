@@ -1,6 +1,6 @@
 """Both forms of the join rule, and the rule in plain Python, give each board the same author, for any history.
 
-Every history of a member up to three versions is tried, with every board beside it: one Spark job decides all of them.
+Every history of a member up to three versions is tried, with every board beside it.
 """
 
 import datetime as dt
@@ -9,10 +9,11 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from spark_jobs.decoding.arrow import TIMES
-from spark_jobs.joining import details_of_newest, matches_of_history
+from spark_jobs.joining import matches_of_history, matches_of_newest
 from spark_jobs.state import segments
 from spark_jobs.state.segments import Origin, SegmentStore
 from tests.support import oracle
@@ -69,12 +70,11 @@ def by_history(versions):
     return dict(zip((b.key for b in ALL_BOARDS), members["nickname_"].take(indexes).to_pylist(), strict=True))
 
 
-def by_newest(spark, store):
+def by_newest(store):
     """The same, by the form of the stream, with the rows that a lookup in the segments finds."""
     members = segments.newest_of(store.find(np.array(sorted(LOGS))), MEMBERS)
-    boards = spark.createDataFrame(boards_of(ALL_BOARDS))
-    details = details_of_newest(boards, spark.createDataFrame(members), PIPELINE).toArrow()
-    return dict(zip(details["board_id"].to_pylist(), details["nickname"].to_pylist(), strict=True))
+    indexes = matches_of_newest(boards_of(ALL_BOARDS)["member_id_"].combine_chunks(), members, "id_")
+    return dict(zip((b.key for b in ALL_BOARDS), members["nickname_"].take(indexes).to_pylist(), strict=True))
 
 
 def in_plain_python(logs):
@@ -106,16 +106,40 @@ def store(tmp_path_factory):
     store.close()
 
 
-def test_both_forms_agree_on_newest_versions(spark, store):
+def test_both_forms_agree_on_newest_versions(store):
     expected = by_history(itertools.chain(*NEWEST.values()))
     assert expected == in_plain_python(NEWEST)
-    assert by_newest(spark, store) == expected
+    assert by_newest(store) == expected
     store.merge()
-    assert by_newest(spark, store) == expected
+    assert by_newest(store) == expected
 
 
-def test_both_forms_agree_on_history_where_no_newer_version_changed_the_author(spark, store):
-    shown, exact = by_newest(spark, store), by_history(itertools.chain(*LOGS.values()))
+def test_both_forms_agree_on_history_where_no_newer_version_changed_the_author(store):
+    shown, exact = by_newest(store), by_history(itertools.chain(*LOGS.values()))
     unchanged = [b.key for b in ALL_BOARDS if all(newest.at <= b.at for newest in NEWEST[b.member])]
     assert len(unchanged) > len(HISTORIES)
     assert [shown[key] for key in unchanged] == [exact[key] for key in unchanged]
+
+
+LONGS = st.one_of(st.integers(-2, 2), st.sampled_from([-(2**63), -(2**63) + 1, 2**63 - 2, 2**63 - 1]))
+
+
+@settings(max_examples=500)
+@given(wanted=st.lists(st.one_of(st.none(), LONGS)), newest=st.dictionaries(LONGS, st.booleans()))
+@example(wanted=[None, 0], newest={})
+@example(wanted=[None, 0, None], newest={0: False})
+@example(wanted=[], newest={0: False})
+def test_both_forms_agree_on_any_ids(wanted, newest):
+    """`newest`: whether the newest version of a key is a tombstone; it is the only one."""
+    versions = members_of(
+        oracle.Version("member", key, number, START, f"{key}", deleted=deleted)
+        for number, (key, deleted) in enumerate(sorted(newest.items()))
+    )
+    ids = pa.array(wanted, pa.int64())
+    expected = [None if newest.get(each, True) else str(each) for each in wanted]
+    found = matches_of_newest(ids, versions, "id_")
+    assert (found.type, len(found)) == (pa.int64(), len(wanted))
+    assert versions["nickname_"].take(found).to_pylist() == expected
+    boards = pa.table({"member_id_": ids, "version_at": pa.array([START] * len(wanted), TIMES)})
+    members, indexes = matches_of_history(boards, versions, "member_id_", "id_")
+    assert members["nickname_"].take(indexes).to_pylist() == expected

@@ -8,7 +8,6 @@ import pytest
 from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
 from include.integrity.watch.audit import PRODUCERS
 from include.kafka.admin import producer_drifts
-from spark_jobs.connectors.kafka import PRODUCER_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[3]
 CALLS = [
@@ -23,10 +22,6 @@ CALLS = [
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_the_pipelines_producers_have_no_drift(producer):
     assert producer_drifts(producer, *PRODUCERS[producer]) == []
-
-
-def test_sparks_sink_uses_the_settings_that_are_audited():
-    assert {name.removeprefix("kafka."): value for name, value in PRODUCER_OPTIONS.items()} == PRODUCERS["stream"][1]
 
 
 @pytest.mark.parametrize(
@@ -58,12 +53,13 @@ def test_a_value_may_be_no_text():
     assert producer_drifts("gateway", contract, {**settings, "enable.idempotence": True}, place) == []
 
 
-def test_there_are_four_places_that_make_one():
+def test_there_are_five_places_that_make_one():
     assert {str(path) for path, _ in CALLS} == {
         "include/gateway/kafka_producer.py",
         "demo/load.py",
         "demo/story.py",
         "spark_jobs/speed/delivery.py",
+        "spark_jobs/speed/record_sender.py",
     }
 
 

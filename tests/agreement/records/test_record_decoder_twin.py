@@ -1,4 +1,4 @@
-"""Spark, the reader by column and the reader of single records must decode each member equally."""
+"""The reader by column and the reader of single records must decode each member equally."""
 
 import datetime as dt
 from dataclasses import dataclass
@@ -14,11 +14,10 @@ from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.contracts.validation import MAX_DEPTH, Reject
 from spark_jobs.decoding.arrow import RawColumns, table_schema
 from spark_jobs.decoding.reference import read_record
-from spark_jobs.decoding.spark import decode
+from spark_jobs.speed.detail_records import packed, unpacked
 from spark_jobs.state.segments import newest_of
 from tests.fakes.events import AT, member
-from tests.support.examples import examples
-from tests.support.spark import SENT, RawRecord, encoded, raw
+from tests.support.spark import SENT, RawRecord, encoded
 
 SCHEMA = table_schema(PIPELINE)
 IDS = st.one_of(st.integers(1, 5), st.sampled_from([2**63, -1, 1.5, "7", True, None]))
@@ -97,28 +96,6 @@ class Message:
         return None if self.record.accepted_at is None else [(h.ACCEPTED_AT, self.record.accepted_at.encode())]
 
 
-@examples(2, 8)
-@given(drawn=st.lists(RECORDS, min_size=60, max_size=90))
-def test_both_readers_agree(spark, drawn):
-    records = [
-        RawRecord("member", 0, offset, key, value, accepted_at=AT if offset % 2 else None)
-        for offset, (key, value) in enumerate(drawn)
-    ]
-    rows = {row.offset: row for row in decode(raw(spark, records), MEMBER).collect()}
-    for record in records:
-        row, read = rows[record.offset], read_record(Message(record), MEMBER)
-        if isinstance(read, Reject):
-            assert not row.ok, f"only Spark takes {record}: {read.reason}"
-            assert (read.partition, read.offset, read.value) == (0, record.offset, record.value)
-        if not row.ok:  # that reader has the last word
-            continue
-        version_at = read.version_at.replace(tzinfo=None)
-        assert (read.key, read.deleted, version_at) == (row.id_, row.deleted, row.version_at)
-        if not read.deleted:
-            values = {name: read.values[name] for name in ("nickname_", "city_", "phone_", "email_")}
-            assert values == {name: row[name] for name in values}
-
-
 def test_a_tombstone_without_its_time_of_acceptance_has_kafkas():
     read = read_record(Message(RawRecord("member", 0, 3, "7", None)), MEMBER)
     assert (read.key, read.deleted, read.version) == (7, True, (SENT.astimezone(dt.UTC), 3, 0))
@@ -184,11 +161,14 @@ def test_the_column_wise_reader_agrees_on_an_odd_value_among_plain_ones(value):
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_every_member_reaches_spark(spark, count):
+def test_every_member_reaches_the_tasks_of_the_join(count):
     records = [RawRecord("member", 0, number, str(number), encoded(member(number))) for number in range(count)]
     columns = RawColumns(MEMBER, SCHEMA.names)
     tables = [columns.read_messages([Message(record)])[0] for record in records]
-    assert spark.createDataFrame(newest_of([SCHEMA.empty_table(), *tables], SCHEMA).combine_chunks()).count() == count
+    members = newest_of([SCHEMA.empty_table(), *tables], SCHEMA)
+    received = unpacked(packed(members))
+    assert received.equals(members)
+    assert received["id_"].to_pylist() == [*range(count)]
 
 
 def test_plain_records_are_read_by_the_column():

@@ -1,11 +1,10 @@
-"""Every reader of a time gives one result for one text: the gateway, Python, Arrow, Spark and PostgreSQL."""
+"""Every reader of a time gives one result for one text: the gateway, Python, Arrow and PostgreSQL."""
 
 import dataclasses
 import datetime as dt
 import json
 
 import jsonschema
-import pyarrow as pa
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
@@ -17,11 +16,11 @@ from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.contracts.validation import Reject, is_timestamp, parse_timestamp, violations
 from include.contracts.versions import version_in
 from include.gateway.intake import Intake, Rejected
-from spark_jobs.decoding.arrow import RawColumns
+from spark_jobs.decoding.arrow import RawColumns, accepted_times, array
 from spark_jobs.decoding.reference import read_record
-from spark_jobs.decoding.spark import decode
+from spark_jobs.speed.joiner import Joiner
 from spark_jobs.speed.served_batch import DetailDecoder
-from tests.agreement.records.test_any_record_twin import raw, source
+from tests.agreement.records.test_any_record_twin import raw
 from tests.fakes.events import board
 from tests.support.any_record import AnyRecord, Message
 from tests.support.examples import examples
@@ -96,18 +95,30 @@ def test_columns(drawn):
     assert columns.looked_at == 0  # nothing right takes the slow path
 
 
-@examples(1, 8, phases=(Phase.explicit, Phase.reuse, Phase.generate))
-@given(drawn=LISTS)
-@example(drawn=list(WRITTEN))
-def test_spark(spark, drawn):
-    _, table = source(of_boards(drawn))
-    found = decode(spark.createDataFrame(table), BOARD).orderBy("offset").toArrow().to_pylist()
-    for row, each in zip(found, drawn, strict=True):
-        at = instant(each.microseconds)
-        assert row["ok"] == (at is not None), each
-        assert (row["created_at_"], row["accepted_at"]) == (at, at), each
-        text = each.text if at else None
-        assert (row["created_at__text"], row["accepted_text"]) == (text, text)  # as it was sent
+@settings(max_examples=100, deadline=None)
+@given(drawn=LISTS, before=st.sampled_from([b"", b" "]))
+@example(drawn=list(WRITTEN), before=b"")
+@example(drawn=list(WRITTEN), before=b" ")
+def test_the_join(drawn, before):
+    """Texts stay as they were sent. A value after a blank takes the slow path."""
+    boards = [each._replace(value=before + each.value) for each in of_boards(drawn)]
+    decoded = Joiner(PIPELINE, "Asia/Seoul").decode(raw(boards))
+    names = ("offset", "created_at_", "created_at__text", "accepted_at", "accepted_text")
+    right = [(number, each) for number, each in enumerate(drawn) if each.microseconds is not None]
+    assert decoded.rows.select(names).to_pylist() == [
+        dict(zip(names, (number, *(instant(each.microseconds), each.text) * 2), strict=True)) for number, each in right
+    ]
+    texts, instants = accepted_times(array(raw(boards)["headers"]))
+    assert texts.to_pylist() == [None if each.microseconds is None else each.text for each in drawn]
+    assert instants.to_pylist() == [instant(each.microseconds) for each in drawn]
+
+
+@pytest.mark.parametrize("given_time", WRITTEN, ids=lambda each: each.text)
+def test_a_time_of_acceptance_by_itself(given_time):
+    """Beside a text that Arrow cannot convert, all are read one by one."""
+    texts, instants = accepted_times(array(raw(of_boards([given_time]))["headers"]))
+    at = instant(given_time.microseconds)
+    assert (texts.to_pylist(), instants.to_pylist()) == ([given_time.text if at else None], [at])
 
 
 @pytest.fixture(scope="module")
@@ -127,10 +138,9 @@ def test_postgresql(pipeline, drawn):
             "modifiedAt": each.text}), [("board-at", b"board/0/%d" % number)])
         for number, each in enumerate(drawn)
     ]  # fmt: skip
-    _, table = source(details)
     store = opened_store(pipeline)
     try:
-        written = store.apply(DetailDecoder(PIPELINE, "Asia/Seoul").read(pa.table(table)))
+        written = store.apply(DetailDecoder(PIPELINE, "Asia/Seoul").read(raw(details)))
     finally:
         store.close()
     assert len(written.rejects) == sum(each.microseconds is None for each in drawn)

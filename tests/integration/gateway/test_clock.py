@@ -156,7 +156,7 @@ def test_events_of_a_wrong_moment_that_waited_hold_up_no_other(broker, tmp_path,
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_the_clock_of_no_producer_decides_whether_kafka_takes_a_record_and_until_when_it_is_there(broker, topic):
-    """The stream writes to the output topic by Spark's client, which sends the driver's time with each record."""
+    """The join's producers send their machine's time with each record of the output topic."""
     producer, failed = Producer({"bootstrap.servers": broker.bootstrap_servers}), []
     now = SystemClock().now()
     for jump_s in JUMPS_S:

@@ -20,7 +20,8 @@ from include.kafka.reader import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.retry import retry_transient
 from spark_jobs.speed import delivery
-from spark_jobs.speed.delivery import DeliveryInDoubt, ExactlyOnce, RecordTooLarge
+from spark_jobs.speed.delivery import DeliveryInDoubt, ExactlyOnce
+from spark_jobs.speed.detail_records import RecordTooLarge, packed, refuse_too_large
 from tests.servers import wait_until
 from tests.support.broker import proxied_broker
 from tests.support.topic_log import TopicLog
@@ -52,11 +53,16 @@ def opened(connection, log, timeline="1", repaired_at=MappingProxyType({})):
     return made, found
 
 
-def records(*keys, value=b"{}", **headers):
-    """Return records with these keys, as Spark gives them."""
+def table(*keys, value=b"{}", **headers):
+    """Return records with these keys."""
     named = {name.replace("_", "-"): text for name, text in headers.items()}
     rows = [{"key": str(key).encode(), "value": value} | named for key in keys]
     return pa.Table.from_pylist(rows, RECORDS)
+
+
+def records(*keys, **columns):
+    """Return records with these keys, as tasks return them."""
+    return [packed(table(*keys, **columns))]
 
 
 def send(delivery, rows, range_):
@@ -100,9 +106,9 @@ def test_records_and_offsets_are_committed_together(connection, log):
 
 def test_keys_values_tombstones_and_headers_arrive_as_they_are(connection, log):
     mine, _ = opened(connection, log)
-    first = records(1, value=b'{"a": 1}', event_id=b"e", accepted_at="초".encode())
-    parts = [records(9).slice(1), first, records(2, value=None), records(3, event_id=b"e")]
-    send(mine, pa.concat_tables(parts), OffsetRange({}, {0: 3}))
+    first = table(1, value=b'{"a": 1}', event_id=b"e", accepted_at="초".encode())
+    parts = [table(9).slice(1), pa.concat_tables([first, table(2, value=None)]), table(3, event_id=b"e")]
+    send(mine, [packed(each) for each in parts], OffsetRange({}, {0: 3}))
     found = {each.key(): (each.value(), each.headers()) for each in delivered(connection, log)}
     assert found == {
         b"1": (b'{"a": 1}', [("event-id", b"e"), ("accepted-at", "초".encode())]),
@@ -113,8 +119,8 @@ def test_keys_values_tombstones_and_headers_arrive_as_they_are(connection, log):
 
 def test_a_part_of_a_table_keeps_its_headers(connection, log):
     mine, _ = opened(connection, log)
-    table = pa.concat_tables([records(each, event_id=str(each).encode()) for each in range(6)])
-    send(mine, table.combine_chunks().slice(2, 3), OffsetRange({}, {0: 3}))
+    every = pa.concat_tables([table(each, event_id=str(each).encode()) for each in range(6)])
+    send(mine, [packed(every.combine_chunks().slice(2, 3))], OffsetRange({}, {0: 3}))
     assert {each.key(): each.headers()[0][1] for each in delivered(connection, log)} == {
         b"2": b"2",
         b"3": b"3",
@@ -200,7 +206,7 @@ def test_a_page_that_was_planned_only_is_not_committed(connection, log):
 def test_offsets_of_a_former_topic_are_not_used(connection, log):
     former = ExactlyOnce(connection, PIPELINE)
     former.open([0, 1], "another-id", "1", {})
-    send(former, None, OffsetRange({}, {0: 5, 1: 5}))
+    send(former, (), OffsetRange({}, {0: 5, 1: 5}))
     _, found = opened(connection, log)
     assert found == Committed({})
 
@@ -222,7 +228,7 @@ def test_offsets_from_before_a_repair_of_the_ledger_are_not_used(connection, log
     later.commit_page(records(2), lambda page: None)
     repaired, found = opened(connection, log, repaired_at={0: 7})
     assert found == Committed({1: 4}, later.committed.page, "1", frozenset({0}))
-    send(repaired, None, OffsetRange({1: 4}, {0: 1, 1: 4}))
+    send(repaired, (), OffsetRange({1: 4}, {0: 1, 1: 4}))
     _, found = opened(connection, log, repaired_at={0: 7})
     assert (found.offsets, found.overruled) == ({0: 1, 1: 4}, frozenset())
     _, found = opened(connection, log, repaired_at={0: 6})  # a database of before the repair
@@ -259,7 +265,7 @@ def test_a_timeout_that_the_broker_refuses_is_an_error_of_its_settings(connectio
 
 def test_a_range_that_does_not_follow_is_refused(connection, log):
     mine, _ = opened(connection, log)
-    send(mine, None, OffsetRange({}, {0: 3, 1: 3}))
+    send(mine, (), OffsetRange({}, {0: 3, 1: 3}))
     for wrong in (OffsetRange({0: 2, 1: 3}, {0: 5, 1: 3}), OffsetRange({0: 4, 1: 3}, {0: 5, 1: 3})):
         with pytest.raises(DeliveryInDoubt):
             send(mine, records(1), wrong)
@@ -270,31 +276,23 @@ def test_a_range_that_is_committed_is_known(connection, log):
     mine, _ = opened(connection, log)
     taken = OffsetRange({0: 0, 1: 0}, {0: 3, 1: 3})
     assert not mine.has(taken)
-    send(mine, None, taken)
+    send(mine, (), taken)
     assert mine.has(taken)
     assert not mine.has(OffsetRange({0: 3, 1: 3}, {0: 3, 1: 4}))
     assert not mine.has(OffsetRange({0: 3, 1: 3}, {0: 3, 1: 3}))  # an empty batch is tried, not skipped
 
 
-def test_a_record_that_is_too_large_is_the_records_fault_and_leaves_no_transaction(connection, log):
-    mine, _ = opened(connection, log)
-    with pytest.raises(RecordTooLarge) as raised:
-        send(mine, records(1, 2, value=b"x" * ((1 << 20) + 1)), OffsetRange({}, {0: 2, 1: 0}))
-    assert not isinstance(raised.value, PipelineError)
-    send(mine, records(3), OffsetRange({}, {0: 2, 1: 0}))
-    assert keys(connection, log) == {3: 1}
-
-
 def test_the_largest_record_passes(connection, log):
     mine, _ = opened(connection, log)
-    largest = records(2, value=b"x" * ((1 << 20) - 1_200), event_id=b"e" * 1_000)
-    table = pa.concat_tables([records(0), records(1, value=None), largest])
-    send(mine, table.combine_chunks().slice(1, 2), OffsetRange({}, {0: 2, 1: 0}))
+    largest = table(2, value=b"x" * ((1 << 20) - 1_200), event_id=b"e" * 1_000)
+    refuse_too_large(largest)
+    every = pa.concat_tables([table(0), table(1, value=None), largest])
+    send(mine, [packed(every.combine_chunks().slice(1, 2))], OffsetRange({}, {0: 2, 1: 0}))
     assert keys(connection, log) == {1: 1, 2: 1}
     # librdkafka would refuse it in the middle of the transaction
-    too_large = records(3, value=b"x" * (1 << 20))
-    with pytest.raises(RecordTooLarge, match="record of 1048684 bytes"):
-        mine.commit(too_large, OffsetRange({0: 2, 1: 0}, {0: 3, 1: 0}))
+    with pytest.raises(RecordTooLarge, match="record of 1048684 bytes") as raised:
+        refuse_too_large(table(3, value=b"x" * (1 << 20)))
+    assert not isinstance(raised.value, PipelineError)  # the record's fault
 
 
 def test_a_batch_is_sent_in_a_thread_and_the_next_one_waits_for_it(connection, log, monkeypatch):

@@ -7,15 +7,26 @@ import pytest
 from include.contracts.errors import BrokerUnavailable
 from include.contracts.offsets import OffsetRange
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
-from spark_jobs.decoding.reference import read_record
+from spark_jobs.decoding.reference import RowRecord, iter_records, read_record
 from spark_jobs.speed.join_keys import JoinKeys
-from tests.agreement.records.test_record_decoder_twin import Message
 from tests.fakes.events import board
-from tests.support.spark import RawRecord, encoded
+from tests.support.spark import RawRecord, encoded, raw
+
+
+class Message(RowRecord):
+    """A record whose size a reader asks for."""
+
+    def __len__(self):
+        return len(self.value() or b"")
+
+
+def messages_of(records):
+    """Return the records as a consumer does."""
+    return [Message(each.row, each.timestamp()[1], each.headers()) for each in iter_records(records)]
 
 
 def keys_of(*values):
-    messages = [Message(RawRecord("board", 0, offset, "1", value)) for offset, value in enumerate(values)]
+    messages = messages_of(raw([RawRecord("board", 0, offset, "1", value) for offset, value in enumerate(values)]))
     return JoinKeys(None, PIPELINE).of_messages(messages).tolist()
 
 
@@ -37,7 +48,8 @@ def test_a_record_that_is_broken_or_a_deletion_has_none(value):
 
 def test_a_valid_record_that_takes_the_slow_path_has_its_key():
     value = encoded(board(1, memberId=6)).replace(b'"memberId": 6', b'"memberId": "x", "memberId": 6')
-    assert read_record(Message(RawRecord("board", 0, 0, "1", value)), PIPELINE.stream).values["member_id_"] == 6
+    (record,) = iter_records(raw([RawRecord("board", 0, 0, "1", value)]))
+    assert read_record(record, PIPELINE.stream).values["member_id_"] == 6
     assert keys_of(value) == [6]
 
 
@@ -56,8 +68,8 @@ class Tail:
         self.reads.append(ends)
         if len(self.reads) <= self.failures:
             raise BrokerUnavailable("not now")
-        yield [Message(RawRecord("board", 0, at, "1", encoded(board(1, memberId=at))))
-               for at in range(self.position[0], ends[0])]  # fmt: skip
+        numbers = range(self.position[0], ends[0])
+        yield messages_of(raw([RawRecord("board", 0, at, "1", encoded(board(1, memberId=at))) for at in numbers]))
         self.position = dict(ends)
 
     def close(self):

@@ -35,7 +35,8 @@ import pyarrow as pa  # noqa: E402
 import pyspark.worker  # noqa: E402, F401 - Spark's daemon leaves that to each worker, for libraries that start threads
 from pyspark import daemon  # noqa: E402
 
-import spark_jobs.batch.tasks  # noqa: E402, F401
+import spark_jobs.batch.tasks  # noqa: E402
+import spark_jobs.speed.join_tasks  # noqa: E402, F401
 from include.runtime.command import collect_garbage_rarely  # noqa: E402
 
 

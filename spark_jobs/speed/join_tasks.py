@@ -1,0 +1,199 @@
+"""The tasks of the join, run in Python workers: they read parts of a range, join them, and send or return the records.
+
+Executors hold nothing of the table: each batch brings the rows that it needs.
+"""
+
+import gc
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cache
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark import SparkContext
+
+from include.contracts.definition import Definition
+from include.contracts.errors import PipelineError
+from include.contracts.offsets import OffsetRange
+from include.contracts.validation import Reject
+from include.kafka.record_table import RAW
+from include.runtime.kafka_connection import KafkaConnection
+from spark_jobs.connectors.splits import Split, TopicSplit, read_columns, read_topic
+from spark_jobs.speed.detail_records import DetailEncoder, RecordTooLarge, packed, unpacked
+from spark_jobs.speed.joiner import Joiner
+from spark_jobs.speed.pending_store import PendingRecord
+from spark_jobs.speed.record_sender import RecordSender
+
+TASK_RECORDS = 2_000  # at least; a task of its own costs more than reading fewer
+_CLOSURE_BYTES = 1 << 20  # of rows that are sent with the tasks; more are broadcast
+
+
+class Output(Enum):
+    """Destinations of joined records."""
+
+    SENT = auto()  # by the tasks
+    RETURNED = auto()  # packed, to be sent by the driver
+    DROPPED = auto()  # only the records that do not go to the topic are wanted
+
+
+@dataclass(frozen=True)
+class JoinTask:
+    """Parameters that all tasks of a batch share."""
+
+    definition: Definition
+    kafka: KafkaConnection
+    timezone: str
+    output: Output
+    max_left_bytes: int  # of records that are not sent and that a task returns
+    excluded: tuple[tuple[int, int], ...] = ()  # partition and offset of records that an operator rejected
+    is_traced: bool = False
+
+
+class Left(NamedTuple):
+    """Records that do not go to the topic."""
+
+    pending: list[PendingRecord]
+    rejects: list[Reject]
+
+
+class Part(NamedTuple):
+    """The result of a task. `left` is None if its records have more than `max_left_bytes`."""
+
+    sent: int
+    pending: int
+    rejected: int
+    left_bytes: int
+    left: Left | None
+    newest_ms: int | None
+    traces: frozenset[str]
+    records: list[bytes]
+
+
+def run_tasks(
+    context: SparkContext, splits: Sequence[Split], table: pa.Table, task: JoinTask, settled: pa.Table | None = None
+) -> list[Part]:
+    """Join the records of these splits with rows of the table, in a Spark job.
+
+    With `settled`, partitions and offsets, the records that are not among them are those that do not go to the topic.
+    Raises the error of a task.
+    """
+    groups = grouped(splits, context.defaultParallelism) or [[]]  # an empty batch has to show that tasks run
+    rows = packed(table), None if settled is None else packed(settled)
+    held = context.broadcast(rows) if sum(len(each or b"") for each in rows) > _CLOSURE_BYTES else None
+    given: Callable[[], tuple[bytes, bytes | None]] = (lambda: rows) if held is None else (lambda: held.value)
+    try:
+        found = context.parallelize(groups, len(groups)).map(lambda group: _run(group, *given(), task)).collect()
+    finally:
+        if held is not None:
+            held.destroy()
+    parts = []
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+        parts.append(each)
+    return parts
+
+
+def begin_workers(context: SparkContext) -> None:
+    """Start the Python workers, in a thread."""
+    cores = context.defaultParallelism
+
+    def run() -> None:
+        context.parallelize(range(cores), cores).foreach(lambda _: None)
+
+    threading.Thread(target=run, name="begin-workers", daemon=True).start()
+
+
+def topic_splits(topic: str, range_: OffsetRange) -> list[TopicSplit]:
+    """Return the splits of a range, one for each partition that has records."""
+    starts = {partition: range_.start.get(partition, 0) for partition in range_.end}
+    return [TopicSplit(topic, p, starts[p], end) for p, end in sorted(range_.end.items()) if starts[p] < end]
+
+
+def grouped(splits: Sequence[Split], most: int) -> list[list[Split]]:
+    """Distribute the splits over at most `most` tasks of about as many records. A partition's order is kept."""
+    sizes = [each.end - each.start if isinstance(each, TopicSplit) else TASK_RECORDS for each in splits]
+    count = max(1, min(most, len(splits), sum(sizes) // TASK_RECORDS))
+    groups: list[list[Split]] = [[] for _ in range(count)]
+    loads = [(0, number) for number in range(count)]
+    for size, split in sorted(zip(sizes, splits, strict=True), key=lambda each: -each[0]):
+        load, number = heappop(loads)
+        groups[number].append(split)
+        heappush(loads, (load + size, number))
+    return [group for group in groups if group]
+
+
+def _run(
+    splits: Sequence[Split], table: bytes, settled: bytes | None, task: JoinTask
+) -> Part | PipelineError | RecordTooLarge:
+    """Run a task. An error is returned, because Spark would only pass on its text."""
+    gc.disable()  # records are tuples without reference cycles, and looking for cycles takes a third of the time
+    try:
+        return _joined(splits, unpacked(table), None if settled is None else unpacked(settled), task)
+    except (PipelineError, RecordTooLarge) as exc:
+        return exc
+
+
+def _joined(splits: Sequence[Split], table: pa.Table, settled: pa.Table | None, task: JoinTask) -> Part:
+    joiner, encoder = _tools(task.definition, task.timezone, task.excluded)
+    sender = _sender(task.kafka, task.definition.output.name) if task.output is Output.SENT else None
+    sent = pending = rejected = left_bytes = 0
+    left: Left | None = Left([], [])
+    newest: list[int] = []
+    traces: set[str] = set()
+    records: list[bytes] = []
+    for raw in _read(splits, task.kafka):
+        decoded = joiner.decode(raw)
+        joined = joiner.join(decoded, table)
+        waiting = joined.left if settled is None else joiner.not_among(decoded, settled)
+        if task.output is not Output.DROPPED and joined.sent.num_rows:
+            details = encoder.encode(joined.sent, joined.matches)
+            if sender is None:
+                records.append(packed(details))
+            else:
+                sender.send(details)
+        sent += joined.sent.num_rows
+        pending += waiting.num_rows
+        rejected += len(decoded.rejects)
+        newest += [each for each in (decoded.newest_ms,) if each is not None]
+        if task.is_traced:
+            traces.update(decoded.traces)
+        if waiting.num_rows or decoded.rejects:
+            left_bytes += _bytes(decoded.raw.take(waiting["_index"]))
+            left_bytes += sum(len(each.value or b"") for each in decoded.rejects)
+            if left is not None and (left_bytes <= task.max_left_bytes or pending + rejected == 1):
+                left.pending.extend(joiner.pending(decoded, waiting))
+                left.rejects.extend(decoded.rejects)
+            else:
+                left = None
+    if sender is not None:
+        sender.flush()
+    return Part(sent, pending, rejected, left_bytes, left, max(newest, default=None), frozenset(traces), records)
+
+
+def _read(splits: Sequence[Split], kafka: KafkaConnection) -> Iterator[pa.Table]:
+    of_topic = [each for each in splits if isinstance(each, TopicSplit)]
+    yield from read_topic(of_topic, kafka)
+    for each in splits:
+        if not isinstance(each, TopicSplit):
+            yield from read_columns(each, RAW)
+
+
+def _bytes(raw: pa.Table) -> int:
+    return int(sum(raw[name].nbytes for name in ("key", "value", "headers")))
+
+
+@cache
+def _tools(
+    definition: Definition, timezone: str, excluded: tuple[tuple[int, int], ...]
+) -> tuple[Joiner, DetailEncoder]:
+    return Joiner(definition, timezone, excluded), DetailEncoder(definition)
+
+
+@cache
+def _sender(kafka: KafkaConnection, topic: str) -> RecordSender:
+    """Return the worker's sender, which is used for every batch."""
+    return RecordSender(kafka, topic)

@@ -1,0 +1,81 @@
+"""Sends records of the output topic, at least once."""
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from include.contracts.errors import BrokerUnavailable, ConfigurationError, PipelineError
+from include.contracts.topics import MAX_OUTPUT_BYTES, SINK_SETTINGS, TRANSACTION_SETTINGS
+from include.kafka.access import broker_error, client_settings
+from include.runtime.kafka_connection import KafkaConnection
+from spark_jobs.speed.detail_records import iter_messages
+
+_POLL_S = 0.05
+_POLLED = 10_000  # records
+_FLUSH_S = 150.0  # longer than a record is tried
+# Settings of the broker that no record of the join passes.
+OF_BROKER = {
+    KafkaError.MSG_SIZE_TOO_LARGE: f"set max.message.bytes of the topic to {MAX_OUTPUT_BYTES} or more",
+    KafkaError.INVALID_TRANSACTION_TIMEOUT:
+        f"set transaction.max.timeout.ms of the brokers to {TRANSACTION_SETTINGS['transaction.timeout.ms']} or more",
+}  # fmt: skip
+
+
+def produce(producer: Producer, topic: str, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
+    """Hand a record to the client; waits while its queue is full."""
+    while True:
+        try:
+            producer.produce(topic, value, key, headers=headers)
+        except BufferError:
+            producer.poll(_POLL_S)
+        else:
+            return
+
+
+class RecordSender:
+    """A producer of one topic. Not thread-safe."""
+
+    def __init__(self, kafka: KafkaConnection, topic: str) -> None:
+        self._kafka = kafka
+        self._topic = topic
+        self._failure: KafkaError | None = None
+        self._producer: Producer | None = None
+
+    def send(self, records: pa.Table) -> None:
+        """Hand over records as `DetailEncoder` makes them. Raises as `flush`."""
+        producer = self._producer = self._producer or Producer(
+            {**client_settings(self._kafka), **SINK_SETTINGS, "on_delivery": self._delivered}
+        )
+        for number, message in enumerate(iter_messages(records)):
+            produce(producer, self._topic, *message)
+            if number % _POLLED == 0:
+                producer.poll(0)
+        self._check()
+
+    def flush(self) -> None:
+        """Wait until all records are acknowledged. Raises BrokerUnavailable, KafkaAccessDenied, ConfigurationError."""
+        if self._producer is None:
+            return
+        if self._producer.flush(_FLUSH_S):
+            self._discard()
+            raise BrokerUnavailable(bootstrap_servers=self._kafka.bootstrap_servers, topic=self._topic)
+        self._check()
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        self._failure = self._failure or error
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            error = self._failure
+            self._discard()
+            raise self._error(error)
+
+    def _discard(self) -> None:
+        """Forget what is not sent: it is sent again with the whole batch."""
+        producer, self._producer, self._failure = self._producer, None, None
+        if producer is not None:
+            producer.purge()
+
+    def _error(self, error: KafkaError) -> PipelineError:
+        if remedy := OF_BROKER.get(error.code()):
+            return ConfigurationError(f"{error}: {remedy}", topic=self._topic)
+        return broker_error(KafkaException(error), self._kafka, "Write", self._topic)
