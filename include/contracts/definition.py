@@ -111,13 +111,6 @@ class Definition:
         sources = {(column.side, column.source): column.output for column in self.columns}
         return self.output.field(sources["stream", stream_field])
 
-    def source_header(self, side: Side) -> str:
-        """Return the header of output records that holds the coordinates of a joined record: stream → board-at.
-
-        The coordinates identify a row. Offsets in the output topic do not, because the sink may write a row twice.
-        """
-        return f"{(self.stream if side == 'stream' else self.table).name}-at"
-
     def postgres_type(self, column: str) -> str:
         """Return the PostgreSQL type of a relational column. Raises KeyError."""
         for field in self.output.fields:

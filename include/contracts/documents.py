@@ -6,7 +6,7 @@ Its topics are an AsyncAPI 3 document: channels, messages, keys, headers and set
 
 from typing import Any, Literal
 
-from include.contracts.definition import Definition, Side
+from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN, TIMESTAMP, Field, FieldType
 from include.contracts.headers import (
     ACCEPTED_AT,
@@ -119,13 +119,12 @@ def _messages(topic: Topic, headers: dict[str, Any]) -> list[tuple[str, dict[str
 def _headers(topic: Topic, definition: Definition) -> dict[str, Any]:
     if topic is not definition.output:
         return _RAW_HEADERS
-    sides: dict[Side, Topic] = {"stream": definition.stream, "table": definition.table}
     sources = {
-        definition.source_header(side): {
+        source.source_header: {
             **_SOURCE,
             "description": f"Topic, partition and offset of the {source.name} record that the row was made from.",
         }
-        for side, source in sides.items()
+        for source in (definition.stream, definition.table)
     }
     accepted = {**_TIME, "description": f"That of the {definition.stream.name} record; on a tombstone, its version."}
     return {EVENT_ID: _RAW_HEADERS[EVENT_ID], ACCEPTED_AT: accepted, **sources, TRACEPARENT: _RAW_HEADERS[TRACEPARENT]}

@@ -17,7 +17,7 @@ REPLAYED_AT = "replayed-at"  # set on records that were replayed from a fallback
 TRACEPARENT = "traceparent"  # of the request's trace, see trace_context.py; missing if the request belongs to none
 
 MAX_EVENT_ID_LENGTH = 255  # characters; bounded, because records of board-detail repeat it
-# topic/partition/offset of a joined record (`Definition.source_header`); negative numbers are of a replaced topic
+# topic/partition/offset of a joined record (`Topic.source_header`); negative numbers are of a replaced topic
 SOURCE_PATTERNS = ("[a-zA-Z0-9._-]+", "-?[0-9]{1,9}", "-?[0-9]{1,18}")
 UNPRINTABLE_PATTERN = r"[\u0000-\u001f\u007f-\u009f]"
 _UNPRINTABLE = re.compile(UNPRINTABLE_PATTERN)

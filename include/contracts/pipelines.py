@@ -232,10 +232,9 @@ def _problems(read: _File, definition: Definition, stem: str) -> Iterator[str]:
         yield f'name = "{read.name}": a key word of PostgreSQL; give the pipeline another name'
     if read.name in _OWN_NAMES or read.name.startswith("pg_"):
         yield f'name = "{read.name}": the database has an object or a role of that name; give the pipeline another name'
-    sides: tuple[Side, ...] = ("stream", "table")
-    for side in sides:
-        if (header := definition.source_header(side)) in (ACCEPTED_AT, REPLAYED_AT):
-            yield f"[{side}] topic: records have another header {header}; give the topic another name"
+    for side, topic in (("stream", definition.stream), ("table", definition.table)):
+        if topic.source_header in (ACCEPTED_AT, REPLAYED_AT):
+            yield f"[{side}] topic: records have another header {topic.source_header}; give the topic another name"
     join, key = definition.stream.field(definition.join_field), definition.table.field(definition.table.key_field)
     if join.type != key.type or join.nullable:
         yield f"[stream] joined_by = {join.name!r}: not a {key.type} that is never null, as the table's key is"

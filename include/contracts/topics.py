@@ -63,6 +63,14 @@ class Topic:
         """The relational name of the version field."""
         return self.field(self.version_field).column
 
+    @property
+    def source_header(self) -> str:
+        """The header of joined records that holds the coordinates of this topic's record: board → board-at.
+
+        The coordinates identify a row. Offsets in the output topic do not, because the sink may write a row twice.
+        """
+        return f"{self.name}-at"
+
     def field(self, name: str) -> Field:
         """Return the field with that JSON name. Raises KeyError."""
         try:

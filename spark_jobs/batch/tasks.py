@@ -282,7 +282,7 @@ def _output(piece: Read, rebuild: RebuildContext, gathered: Gathered, count: Cal
             yield from _add_coordinates(found, rebuild, gathered)
         return
     for records in _records(piece, rebuild, _READ_OF_OUTPUT):
-        sources = first_header(array(records["headers"]), rebuild.definition.source_header("stream"))
+        sources = first_header(array(records["headers"]), rebuild.definition.stream.source_header)
         columns = [records["partition"], records["offset"], longs(array(records["key"])), *coordinates(sources)]
         yield from _add_coordinates(pa.Table.from_arrays(columns, schema=OUTPUT_COORDINATES), rebuild, gathered)
         count(records.num_rows)

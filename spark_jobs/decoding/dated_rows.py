@@ -108,7 +108,7 @@ def places(dated: pa.Table, definition: Definition) -> pa.Table:
     an id or without the coordinates of their source.
     """
     dated = dated.filter(pc.invert(dated[DELETED]))
-    sources = first_header(array(dated["headers"]), definition.source_header("stream"))
+    sources = first_header(array(dated["headers"]), definition.stream.source_header)
     table = pa.Table.from_arrays(
         [dated[DAY], dated["partition"], dated["offset"], longs(array(dated["key"])), *coordinates(sources)],
         schema=DATED_COORDINATES,

@@ -27,8 +27,8 @@ class DetailEncoder:
     """Makes records of rows of the stream and their matches in the table."""
 
     def __init__(self, definition: Definition) -> None:
-        of = definition.source_header
-        names = ("key", "value", h.EVENT_ID, h.ACCEPTED_AT, of("stream"), of("table"), h.TRACEPARENT)
+        sources = definition.stream.source_header, definition.table.source_header
+        names = ("key", "value", h.EVENT_ID, h.ACCEPTED_AT, *sources, h.TRACEPARENT)
         self._schema = pa.schema([(name, pa.binary()) for name in names])
         self._definition = definition
         self._sources = {column.output: column for column in definition.columns}

@@ -367,7 +367,7 @@ class StreamTableJoin:
             for entry in self._context.ledger.entries(consumer, output):
                 if entry.topic_id == topic_id and entry.partition in start:
                     start[entry.partition] = max(start[entry.partition], entry.next_offset)
-        name, topic = self._definition.source_header("stream"), f"{self._stream.name}/".encode()
+        name, topic = self._stream.source_header, f"{self._stream.name}/".encode()
         rows: list[pa.Table] = [_COORDINATES.empty_table()]
         with closing(TopicTail(self._context.settings.kafka.connection, output)) as tail:
             tail.begin(start)

@@ -197,7 +197,7 @@ class DetailDecoder:
         self._timezone = timezone
         columns = {definition.column_name(each) for each in definition.columns} - {definition.version_column}
         self._columns = RawColumns(definition.output, columns)
-        self._stream_header, self._table_header = definition.source_header("stream"), definition.source_header("table")
+        self._stream_header, self._table_header = definition.stream.source_header, definition.table.source_header
 
     def read(self, records: pa.Table) -> pa.Table:
         """Decode records with the columns of RAW into a batch of `spark_jobs.speed.served_batch`.

@@ -69,7 +69,7 @@ class Poison:
     def _sent(self, topic: str, key: int, value: dict[str, Any]) -> Place:
         found: list[Message] = []
         producer = Producer({"bootstrap.servers": self._settings.kafka.bootstrap_servers})
-        source = {self._pipeline.source_header("stream"): f"{self._pipeline.stream.name}/9/9"}
+        source = {self._pipeline.stream.source_header: f"{self._pipeline.stream.name}/9/9"}
         producer.produce(topic, json.dumps(value), str(key), headers=source,
                          on_delivery=lambda error, message: None if error else found.append(message))  # fmt: skip
         assert producer.flush(30) == 0

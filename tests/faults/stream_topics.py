@@ -103,20 +103,21 @@ class Log:
         self.bad = {Place(f"{name}@{topic_id}", *place[1:]) if place.topic == name else place for place in self.bad}
 
     def _take_detail(self, record: Record) -> None:
-        source = self._coordinates(record, "stream")
+        source = _coordinates(record, self.pipeline.stream)
         if source is None:
             self.bad.add(record.place)
             return
-        joined = self._coordinates(record, "table")
+        joined = _coordinates(record, self.pipeline.table)
         event_id = record.headers.get(h.EVENT_ID) or _place_id(self.pipeline.stream.name, *source)
         self.details.append(Detail(record.place, record_id(record.key), source, joined, event_id))
 
-    def _coordinates(self, record: Record, side: Side) -> tuple[int, int] | None:
-        try:
-            _, partition, offset = record.headers[self.pipeline.source_header(side)].split("/")
-        except KeyError:
-            return None
-        return int(partition), int(offset)
+
+def _coordinates(record: Record, of: Topic) -> tuple[int, int] | None:
+    try:
+        _, partition, offset = record.headers[of.source_header].split("/")
+    except KeyError:
+        return None
+    return int(partition), int(offset)
 
 
 def _replaced(at: tuple[int, int]) -> tuple[int, int]:

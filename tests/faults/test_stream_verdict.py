@@ -66,10 +66,9 @@ class Topics:
 
     def add_detail(self, key, stream_offset, table_offset=None, **more):
         """Add the record that the join sends for a record of the stream."""
-        joined = {"stream": (self.pipeline.stream, stream_offset), "table": (self.pipeline.table, table_offset)}
+        joined = (self.pipeline.stream, stream_offset), (self.pipeline.table, table_offset)
         headers = {
-            self.pipeline.source_header(side): f"{topic.name}/0/{offset}"
-            for side, (topic, offset) in joined.items() if offset is not None
+            topic.source_header: f"{topic.name}/0/{offset}" for topic, offset in joined if offset is not None
         }  # fmt: skip
         return self.add(self.pipeline.output, key, b"{}", **headers, **more)
 

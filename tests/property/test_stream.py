@@ -331,7 +331,7 @@ def sources(settings):
     """The offset in the stream of each record in the output."""
     connection, definition = settings.kafka.connection, settings.pipeline
     ends = OffsetReader(connection).ends(definition.output.name)
-    name = definition.source_header("stream")
+    name = definition.stream.source_header
     with contextlib.closing(TopicTail(connection, definition.output.name)) as tail:
         tail.begin(dict.fromkeys(ends, 0))
         return [int(dict(each.headers())[name].rpartition(b"/")[2]) for each in tail.read_to(ends)]

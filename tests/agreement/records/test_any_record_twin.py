@@ -227,8 +227,8 @@ def detail_headers(record, one, match, definition):
     found = {
         h.EVENT_ID: of["event_id"],
         h.ACCEPTED_AT: of["accepted_text"] or version,
-        definition.source_header("stream"): f"{definition.stream.name}/0/{one.offset}",
-        definition.source_header("table"): match and f"{definition.table.name}/0/{match.offset}",
+        definition.stream.source_header: f"{definition.stream.name}/0/{one.offset}",
+        definition.table.source_header: match and f"{definition.table.name}/0/{match.offset}",
         h.TRACEPARENT: of["traceparent"],
     }
     return [(name, text.encode()) for name, text in found.items() if text is not None]

@@ -85,7 +85,7 @@ def sent(settings):
     """Return how often each record of the stream is in the output, by its offset and partition."""
     connection = settings.kafka.connection
     ends = OffsetReader(connection).ends(PIPELINE.output.name)
-    name = PIPELINE.source_header("stream")
+    name = PIPELINE.stream.source_header
     with closing(TopicTail(connection, PIPELINE.output.name)) as tail:
         tail.begin(dict.fromkeys(ends, 0))
         found = [dict(each.headers())[name].decode() for each in tail.read_to(ends)]
@@ -193,7 +193,7 @@ def test_a_repair_of_the_ledger_overrules_what_kafka_has(settings, running):
         found = transactions.open(
             partitions, offset_reader.topic_id(topic), present_timeline(settings.database, "stream"), {}
         )
-        transactions.commit(None, OffsetRange(found.offsets, {each: at + 100 for each, at in found.offsets.items()}))
+        transactions.commit((), OffsetRange(found.offsets, {each: at + 100 for each, at in found.offsets.items()}))
         transactions.settle()
     with running(ends=MISCONFIGURED) as log:
         pass
