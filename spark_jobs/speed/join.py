@@ -154,7 +154,8 @@ class StreamTableJoin:
 
         Records are sent before progress is recorded: a crash in between sends them again and never loses them. With
         exactly-once delivery the records that are not sent are saved first, because the transaction records the
-        progress; a range that is too large for one is halved.
+        progress; a range that is too large for one is halved. Records that tasks return pass through the JVM's heap, so
+        a job has no more than `STREAM_MAX_BATCH_BYTES` of them, if they are of about one size.
         """
         started, began_ns = time.monotonic(), time.time_ns()
         failpoint_records("join.records", lambda topic, *at: topic == self._stream.name and range_.holds(*at))
@@ -172,7 +173,8 @@ class StreamTableJoin:
                 looked_up = time.monotonic()
                 self._check_lease()
                 failpoint("join.before_send")
-                parts = self._run(range_, rows, self._task)
+                jobs = -(-self._keys.bytes // self._max_bytes) if self._delivery.is_exactly_once else 1
+                parts = [each for part in range_.slices(max(1, jobs)) for each in self._run(part, rows, self._task)]
                 failpoint("join.after_send")
                 done = time.monotonic()
                 self._has_uncommitted = self._delivery.is_exactly_once
