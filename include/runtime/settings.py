@@ -268,7 +268,7 @@ class StreamSettings:
     max_transaction_bytes: int = setting("STREAM_MAX_TRANSACTION_BYTES", _COUNT, 384 << 20,
         "bytes of the stream's records in a transaction; the driver holds the joined records of two at most")
     max_batch_bytes: int = setting("STREAM_MAX_BATCH_BYTES", _COUNT, 64 << 20,
-        "bytes of keys, values and headers that pass through the driver at a time")
+        "bytes of keys, values and headers that pass through the driver at a time; 64 MiB need about 1 GiB of heap")
 
 
 S3_SCHEME = "s3://"
