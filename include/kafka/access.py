@@ -90,7 +90,8 @@ def broker_error(
     """Return the pipeline's error for one of Kafka's clients.
 
     It is KafkaAccessDenied if the client may not carry out the operation, such as `Read`, and names the command that
-    grants it; otherwise BrokerUnavailable. `delivery` is the `delivery_name`, for errors of transactions.
+    grants it; ConfigurationError if the client cannot be made; otherwise BrokerUnavailable. `delivery` is the
+    `delivery_name`, for errors of transactions.
     """
     code = exc.args[0].code()
     if code in _OF_DELIVERY and delivery:
@@ -99,6 +100,10 @@ def broker_error(
         return KafkaAccessDenied(
             f"Kafka denies {operation} on {option.removeprefix('--')} {delivery} to {kafka.principal}; "
             f"grant it: {command}"
+        )
+    if code == KafkaError._INVALID_ARG:
+        return ConfigurationError(
+            f"{exc.args[0].str()}: correct the setting, or the file that it names on this machine"
         )
     if code not in _DENIED:
         of_topic = {"topic": topic, **where} if topic else where

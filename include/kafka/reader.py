@@ -32,7 +32,10 @@ class RangeReader:
     """
 
     def __init__(self, kafka: KafkaConnection, skip_deleted: bool = False) -> None:
-        """With `skip_deleted` records that Kafka no longer has are skipped; else they raise MissingRange."""
+        """With `skip_deleted` records that Kafka no longer has are skipped; else they raise MissingRange.
+
+        Raises ConfigurationError if a file of the connection is missing, as it may be on a machine of Spark's.
+        """
         self._kafka = kafka
         self._settings = {
             **client_settings(kafka),
@@ -50,7 +53,7 @@ class RangeReader:
         self._topic = ""
         self._paused: set[int] = set()
         self._most = MAX_RECORDS
-        self._consumer = Consumer(self._settings)
+        self._consumer = self._made()
 
     def begin(self, topic: str, positions: Offsets) -> None:
         """Fetch the topic from these offsets on, in the background."""
@@ -83,8 +86,8 @@ class RangeReader:
             if waited_s > renewal_s:
                 # librdkafka ignores a leader epoch lower than one it has seen: after a topic was deleted and created
                 # again, a client that read the former one waits forever
-                self.close()
-                self._consumer, self._paused = Consumer(self._settings), set()
+                former, self._consumer, self._paused = self._consumer, self._made(), set()
+                former.close()
                 again = [*left] if stop_at_ends else [*positions]
                 self.begin(self._topic, {partition: positions[partition] for partition in again})
                 renewal_s *= 3
@@ -106,6 +109,12 @@ class RangeReader:
     def close(self) -> None:
         """Close the connections."""
         self._consumer.close()
+
+    def _made(self) -> Consumer:
+        try:
+            return Consumer(self._settings)
+        except KafkaException as exc:
+            raise broker_error(exc, self._kafka, "Read") from exc
 
     def _pause(self, partitions: Iterable[int]) -> None:
         if more := {*partitions} - self._paused:
