@@ -1,5 +1,8 @@
 """Sends records of the output topic, at least once."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -42,38 +45,59 @@ class RecordSender:
 
     def send(self, records: pa.Table) -> None:
         """Hand over records as `DetailEncoder` makes them. Raises as `flush`."""
-        producer = self._producer = self._producer or Producer(
-            {**client_settings(self._kafka), **SINK_SETTINGS, "on_delivery": self._delivered}
-        )
-        for number, message in enumerate(iter_messages(records)):
-            produce(producer, self._topic, *message)
-            if number % _POLLED == 0:
-                producer.poll(0)
+        with self._errors():
+            producer = self._producer = self._producer or Producer({
+                **client_settings(self._kafka), **SINK_SETTINGS,
+                "on_delivery": self._delivered, "error_cb": self._failed,
+            })  # fmt: skip
+            for number, message in enumerate(iter_messages(records)):
+                produce(producer, self._topic, *message)
+                if number % _POLLED == 0:
+                    producer.poll(0)
         self._check()
 
     def flush(self) -> None:
         """Wait until all records are acknowledged. Raises BrokerUnavailable, KafkaAccessDenied, ConfigurationError."""
         if self._producer is None:
             return
-        if self._producer.flush(_FLUSH_S):
-            self._discard()
+        with self._errors():
+            left = self._producer.flush(_FLUSH_S)
+        if left:
+            self.discard()
             raise BrokerUnavailable(bootstrap_servers=self._kafka.bootstrap_servers, topic=self._topic)
         self._check()
 
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
-        self._failure = self._failure or error
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            error = self._failure
-            self._discard()
-            raise self._error(error)
-
-    def _discard(self) -> None:
+    def discard(self) -> None:
         """Forget what is not sent: it is sent again with the whole batch."""
         producer, self._producer, self._failure = self._producer, None, None
         if producer is not None:
             producer.purge()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise the pipeline's error for one of the client's, and go on with a new client."""
+        try:
+            yield
+        except KafkaException as exc:
+            if self._producer is not None:
+                self._producer.poll(0)  # what `produce` raises does not tell the cause
+            error = self._failure or exc.args[0]
+            self.discard()
+            raise self._error(error) from exc
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        self._failure = self._failure or error
+
+    def _failed(self, error: KafkaError) -> None:
+        """Keep the cause if the client takes no record any more. Without this callback its calls would raise it."""
+        if error.fatal():
+            self._failure = error
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            error = self._failure
+            self.discard()
+            raise self._error(error)
 
     def _error(self, error: KafkaError) -> PipelineError:
         if remedy := OF_BROKER.get(error.code()):

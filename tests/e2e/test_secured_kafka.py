@@ -339,6 +339,21 @@ def test_the_driver_delivers_exactly_once_with_the_printed_rights_and_says_which
         running.wait()
 
 
+def test_a_right_to_write_that_is_missing_is_named_by_each_sender(secured, authority, ports):
+    remove_topics(secured.bootstrap_servers)
+    create_topics(KafkaSettings(connection(authority, ports), 2, 1, 1, 14))
+    granted(secured, [each for each in printed("board_detail") if "User:integrity" in each])
+    sender = RecordSender(connection(authority, ports, KAFKA_SASL_USERNAME="integrity"), "board-detail")
+
+    def send_one():
+        sender.send(pa.table({"key": [b"k"], "value": [b"v"]}))
+        sender.flush()
+
+    for _ in range(2):  # the client that was refused takes no record any more
+        with pytest.raises(KafkaAccessDenied, match="denies Write on topic board-detail to User:integrity"):
+            send_one()
+
+
 def test_a_missing_right_is_named_with_the_command_that_grants_it(secured, authority, ports):
     kafka = connection(authority, ports, KAFKA_SASL_USERNAME="nobody")
     remove_topics(secured.bootstrap_servers)
