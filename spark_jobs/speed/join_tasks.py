@@ -134,6 +134,8 @@ def _run(
     try:
         return _joined(splits, unpacked(table), None if settled is None else unpacked(settled), task)
     except (PipelineError, RecordTooLarge) as exc:
+        if task.output is Output.SENT:  # or the worker would send them later, maybe after newer versions
+            _sender(task.kafka, task.definition.output.name).discard()
         return exc
 
 

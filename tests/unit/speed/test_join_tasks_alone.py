@@ -1,0 +1,68 @@
+"""Tasks of the join without Spark and Kafka: what a failed one leaves in its worker."""
+
+import pytest
+
+from include.contracts.errors import BrokerUnavailable
+from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
+from include.runtime.kafka_connection import KafkaConnection
+from spark_jobs.connectors.splits import TopicSplit
+from spark_jobs.decoding.arrow import table_schema
+from spark_jobs.speed import join_tasks, record_sender
+from spark_jobs.speed.join_tasks import JoinTask, Output, run_tasks
+from tests.support.spark import RawRecord, raw
+
+
+class Context:
+    """Runs tasks in this process, as its only worker."""
+
+    def __init__(self, cores):
+        self.defaultParallelism = cores
+
+    def parallelize(self, items, _slices):
+        self._items = items
+        return self
+
+    def map(self, function):
+        self._items = map(function, self._items)
+        return self
+
+    def collect(self):
+        return list(self._items)
+
+
+class Producer:
+    """Holds what it is given until it is flushed."""
+
+    def __init__(self):
+        self.held = []
+
+    def produce(self, topic, value, key, headers):
+        self.held.append(key)
+
+    def poll(self, _seconds):
+        return 0
+
+    def purge(self):
+        self.held.clear()
+
+
+def run(read, monkeypatch, cores, output=Output.SENT, max_left_bytes=1000):
+    """Run a task for each of 2,000 records in `cores` partitions, which `read` returns."""
+    monkeypatch.setattr(join_tasks, "read_topic", read)
+    task = JoinTask(PIPELINE, KafkaConnection("nowhere:1"), "Asia/Seoul", output, max_left_bytes)
+    splits = [TopicSplit("board", number, 0, join_tasks.TASK_RECORDS) for number in range(cores)]
+    return run_tasks(Context(cores), splits, table_schema(PIPELINE).empty_table(), task)
+
+
+def test_records_that_a_failed_task_has_not_sent_are_not_sent_after_it(monkeypatch):
+    producer = Producer()
+    monkeypatch.setattr(record_sender, "Producer", lambda _settings: producer)
+
+    def read(splits, kafka):
+        yield raw([RawRecord("board", 0, 0, "5", None)])
+        assert producer.held == [b"5"]
+        raise BrokerUnavailable
+
+    with pytest.raises(BrokerUnavailable):
+        run(read, monkeypatch, 1)
+    assert producer.held == []
