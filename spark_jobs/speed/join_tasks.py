@@ -6,7 +6,7 @@ Executors hold nothing of the table: each batch brings the rows that it needs.
 import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cache
 from heapq import heappop, heappush
@@ -47,7 +47,7 @@ class JoinTask:
     kafka: KafkaConnection
     timezone: str
     output: Output
-    max_left_bytes: int  # of records that are not sent and that a task returns
+    max_left_bytes: int  # of records that are not sent and that the tasks return
     excluded: tuple[tuple[int, int], ...] = ()  # partition and offset of records that an operator rejected
     is_traced: bool = False
 
@@ -60,7 +60,7 @@ class Left(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The result of a task. `left` is None if its records have more than `max_left_bytes`."""
+    """The result of a task. `left` is None if its records have more than the task's share of `max_left_bytes`."""
 
     sent: int
     pending: int
@@ -81,6 +81,7 @@ def run_tasks(
     Raises the error of a task.
     """
     groups = grouped(splits, context.defaultParallelism) or [[]]  # an empty batch has to show that tasks run
+    task = replace(task, max_left_bytes=task.max_left_bytes // len(groups))
     rows = packed(table), None if settled is None else packed(settled)
     held = context.broadcast(rows) if sum(len(each or b"") for each in rows) > _CLOSURE_BYTES else None
     given: Callable[[], tuple[bytes, bytes | None]] = (lambda: rows) if held is None else (lambda: held.value)

@@ -1,4 +1,4 @@
-"""Tasks of the join without Spark and Kafka: what a failed one leaves in its worker."""
+"""Tasks of the join without Spark and Kafka: what a failed one leaves in its worker, and how much all return."""
 
 import pytest
 
@@ -9,7 +9,8 @@ from spark_jobs.connectors.splits import TopicSplit
 from spark_jobs.decoding.arrow import table_schema
 from spark_jobs.speed import join_tasks, record_sender
 from spark_jobs.speed.join_tasks import JoinTask, Output, run_tasks
-from tests.support.spark import RawRecord, raw
+from tests.fakes.events import board
+from tests.support.spark import RawRecord, encoded, raw
 
 
 class Context:
@@ -66,3 +67,15 @@ def test_records_that_a_failed_task_has_not_sent_are_not_sent_after_it(monkeypat
     with pytest.raises(BrokerUnavailable):
         run(read, monkeypatch, 1)
     assert producer.held == []
+
+
+def test_what_all_tasks_return_is_bounded_however_many_they_are(monkeypatch):
+    waiting = [RawRecord("board", 0, offset, str(offset), encoded(board(offset))) for offset in range(4)]
+    size = sum(len(each.value) for each in waiting)
+
+    def left(cores):
+        parts = run(lambda splits, kafka: iter([raw(waiting)]), monkeypatch, cores, Output.DROPPED, 2 * size)
+        return [part.left is not None for part in parts]
+
+    assert left(1) == [True]
+    assert left(4) == [False] * 4
