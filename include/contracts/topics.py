@@ -67,7 +67,7 @@ class Topic:
     def source_header(self) -> str:
         """The header of joined records that holds the coordinates of this topic's record: board → board-at.
 
-        The coordinates identify a row. Offsets in the output topic do not, because the sink may write a row twice.
+        The coordinates identify a row. Offsets in the output topic do not, because *join* may write a row twice.
         """
         return f"{self.name}-at"
 

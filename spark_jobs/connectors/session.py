@@ -198,13 +198,11 @@ def open_session(
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     require_token(session.sparkContext)
-    # one logs a warning for each read with a given consumer group, see RANGE_GROUP in spark_jobs.connectors.kafka; the
-    # other for each batch that takes longer than the interval, as most of *serve* do under load
+    # it logs a warning for each batch that takes longer than the interval, as most of *serve* do under load
     jvm = session.sparkContext._jvm
     assert jvm is not None
-    log4j = jvm.org.apache.logging.log4j
-    for name in ("kafka010.KafkaSourceProvider", "execution.streaming.runtime.ProcessingTimeExecutor"):
-        log4j.core.config.Configurator.setLevel(f"org.apache.spark.sql.{name}", log4j.Level.ERROR)
+    log4j, logger = jvm.org.apache.logging.log4j, "execution.streaming.runtime.ProcessingTimeExecutor"
+    log4j.core.config.Configurator.setLevel(f"org.apache.spark.sql.{logger}", log4j.Level.ERROR)
     return session
 
 
