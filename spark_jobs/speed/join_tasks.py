@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cache
 from heapq import heappop, heappush
+from itertools import chain
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from include.kafka.record_table import RAW
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.connectors.splits import Split, TopicSplit, read_columns, read_topic
 from spark_jobs.speed.detail_records import DetailEncoder, RecordTooLarge, packed, unpacked
-from spark_jobs.speed.joiner import Joiner
+from spark_jobs.speed.joiner import Joiner, pieces
 from spark_jobs.speed.pending_store import PendingRecord
 from spark_jobs.speed.record_sender import RecordSender
 
@@ -148,7 +149,7 @@ def _joined(splits: Sequence[Split], table: pa.Table, settled: pa.Table | None, 
     newest: list[int] = []
     traces: set[str] = set()
     records: list[bytes] = []
-    for raw in _read(splits, task.kafka):
+    for raw in chain.from_iterable(pieces(each, table) for each in _read(splits, task.kafka)):
         decoded = joiner.decode(raw)
         joined = joiner.join(decoded, table)
         waiting = joined.left if settled is None else joiner.not_among(decoded, settled)

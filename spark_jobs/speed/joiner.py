@@ -1,6 +1,6 @@
 """Decodes records of the stream and joins them with rows of the table, by column."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from spark_jobs.decoding.reference import iter_records
 from spark_jobs.joining import matches_of_newest
 from spark_jobs.speed.pending_store import PendingRecord
 
+_JOINED_BYTES = 64 << 20  # of texts of the table that are joined at once
 _SAMPLED = "[13]$"  # the flags of a trace whose spans are recorded
 
 
@@ -123,6 +124,18 @@ class Joiner:
             "accepted_at": left["accepted_at"], "version_at": left["version_at"], "traceparent": left["traceparent"],
         }  # fmt: skip
         return [PendingRecord(**row) for row in pa.table(columns).to_pylist()]
+
+
+def pieces(raw: pa.Table, table: pa.Table) -> Iterator[pa.Table]:
+    """Yield the records in pieces to join, in their order. Many may take one row of the table, however long it is."""
+    texts = [column for column in table.columns if pa.types.is_string(column.type)]
+    longest = sum(pc.max(pc.binary_length(column)).as_py() or 0 for column in texts)
+    most = max(1, _JOINED_BYTES // max(1, longest))
+    if raw.num_rows <= most:  # nearly always
+        yield raw
+        return
+    for start in range(0, raw.num_rows, most):
+        yield raw.take(pa.array(range(start, min(start + most, raw.num_rows))))
 
 
 def _traceparents(headers: pa.Array) -> pa.Array:

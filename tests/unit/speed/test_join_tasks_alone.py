@@ -1,5 +1,6 @@
-"""Tasks of the join without Spark and Kafka: what a failed one leaves in its worker, and how much all return."""
+"""Tasks of the join without Spark and Kafka: what a failed one leaves in its worker, and how much they hold."""
 
+import pyarrow as pa
 import pytest
 
 from include.contracts.errors import BrokerUnavailable
@@ -8,9 +9,10 @@ from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.connectors.splits import TopicSplit
 from spark_jobs.decoding.arrow import table_schema
 from spark_jobs.speed import join_tasks, record_sender
+from spark_jobs.speed.detail_records import unpacked
 from spark_jobs.speed.join_tasks import JoinTask, Output, run_tasks
 from tests.fakes.events import board
-from tests.support.spark import RawRecord, encoded, raw
+from tests.support.spark import SENT, RawRecord, encoded, raw
 
 
 class Context:
@@ -47,12 +49,15 @@ class Producer:
         self.held.clear()
 
 
-def run(read, monkeypatch, cores, output=Output.SENT, max_left_bytes=1000):
+NO_ROWS = table_schema(PIPELINE).empty_table()
+
+
+def run(read, monkeypatch, cores, output=Output.SENT, max_left_bytes=1000, table=NO_ROWS):
     """Run a task for each of 2,000 records in `cores` partitions, which `read` returns."""
     monkeypatch.setattr(join_tasks, "read_topic", read)
     task = JoinTask(PIPELINE, KafkaConnection("nowhere:1"), "Asia/Seoul", output, max_left_bytes)
     splits = [TopicSplit("board", number, 0, join_tasks.TASK_RECORDS) for number in range(cores)]
-    return run_tasks(Context(cores), splits, table_schema(PIPELINE).empty_table(), task)
+    return run_tasks(Context(cores), splits, table, task)
 
 
 def test_records_that_a_failed_task_has_not_sent_are_not_sent_after_it(monkeypatch):
@@ -79,3 +84,15 @@ def test_what_all_tasks_return_is_bounded_however_many_they_are(monkeypatch):
 
     assert left(1) == [True]
     assert left(4) == [False] * 4
+
+
+def test_a_long_row_of_the_table_that_many_records_take_is_not_held_for_each_at_once(monkeypatch):
+    nickname = PIPELINE.table.field("nickname").column
+    row = {PIPELINE.table.key_column: 7, nickname: "x" * 100_000, "partition": 0, "offset": 0, "version_at": SENT,
+           "deleted": False}  # fmt: skip
+    table = pa.Table.from_pylist([row], NO_ROWS.schema)
+    boards = raw([RawRecord("board", 0, n, str(n), encoded(board(n))) for n in range(2_000)])
+    (part,) = run(lambda splits, kafka: iter([boards]), monkeypatch, 1, Output.RETURNED, table=table)
+    pages = [unpacked(each) for each in part.records]
+    assert max(page.nbytes for page in pages) < 100 << 20
+    assert [int(key) for page in pages for key in page["key"].to_pylist()] == [*range(2_000)]
