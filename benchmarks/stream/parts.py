@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg2
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.peer_python import peer_python
@@ -25,6 +25,7 @@ from demo.load import as_gateway, send
 from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER, SITE_PIPELINE
 from include.kafka.access import delivery_name
 from include.kafka.admin import create_topics
+from include.kafka.committed import committed_by_group
 from include.kafka.offsets import OffsetReader
 from include.kafka.reader import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
@@ -138,14 +139,6 @@ class Bench:
         """Return the number of boards in the view."""
         return int(rows(self.settings, "SELECT count(*) FROM board_detail")[0][0])
 
-    def sunk(self, group: str) -> int:
-        """Return the number of records of board-detail that a consumer group has committed."""
-        try:
-            [future] = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-            return sum(max(0, each.offset) for each in future.result().topic_partitions)
-        except KafkaException:
-            return 0  # the group does not exist yet
-
     def variables(self, **more: str) -> dict[str, str]:
         """Return the environment of our applications."""
         found = environment(self.kafka, self.postgres, self.settings.database.name, self.folder)
@@ -207,8 +200,12 @@ class Bench:
         group = f"sink-{self._next()}"
         arguments = [self.kafka.bootstrap_servers, self.postgres.superuser_dsn("sink"), group, way]
         program = str(Path(__file__).with_name("sink.py"))
-        with self._started(f"sink {way}", [str(peer_python()), program, *arguments]) as started:
-            yield started, lambda: self.sunk(group)
+        settings = {"bootstrap.servers": self.kafka.bootstrap_servers, "group.id": group, "enable.auto.commit": False}
+        with (
+            self._started(f"sink {way}", [str(peer_python()), program, *arguments]) as started,
+            contextlib.closing(Consumer(settings)) as asked,
+        ):
+            yield started, lambda: _committed_records(asked)
 
     def wait_until_loaded(self, application: Application) -> None:
         """Wait until Kafka Streams has read all members."""
@@ -256,6 +253,11 @@ class Bench:
     def _next(self) -> int:
         self._names += 1
         return self._names
+
+
+def _committed_records(group: Consumer) -> int:
+    found = committed_by_group(group, BOARD_DETAIL.name, range(PARTITIONS), 30)
+    return sum(max(0, each.offset) for each in found)
 
 
 def _members_read(application: Application) -> int:

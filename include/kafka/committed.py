@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import OFFSET_INVALID, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 
 from include.contracts.offsets import Offsets
 
@@ -22,6 +22,26 @@ class Committed:
     page: int = 0
     timeline: str = ""
     overruled: frozenset[int] = frozenset()
+
+
+def committed_by_group(
+    group: Consumer, topic: str, partitions: Iterable[int], timeout_s: float
+) -> list[TopicPartition]:
+    """Return what the consumer's group has committed of these partitions. Raises KafkaException.
+
+    With `isolation.level=read_committed` it waits for the end of transactions that commit offsets of the group.
+
+    The admin client's `list_consumer_group_offsets` ends the process (librdkafka 2.16.0) while the group has no
+    coordinator.
+    """
+    try:
+        found: list[TopicPartition] = group.committed([TopicPartition(topic, each) for each in partitions], timeout_s)
+    except KafkaException as exc:
+        refused = group.poll(0)  # for a group that may not be read `committed` times out, and only `poll` has the error
+        if refused is not None and refused.error() is not None:
+            raise KafkaException(refused.error()) from exc
+        raise
+    return found
 
 
 def committed_of(found: Iterable[TopicPartition], topic_id: str, repaired_at: Mapping[int, int]) -> Committed:

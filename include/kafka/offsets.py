@@ -2,11 +2,11 @@
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from confluent_kafka import (
     OFFSET_INVALID,
-    ConsumerGroupTopicPartitions,
+    Consumer,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -19,10 +19,13 @@ from include.contracts.clock import epoch_ms, instant_of
 from include.contracts.errors import BrokerUnavailable, ContractMismatch, TopicChanged
 from include.contracts.offsets import OffsetRange, Offsets
 from include.kafka.access import broker_errors, client_settings
+from include.kafka.committed import committed_by_group
 from include.runtime.kafka_connection import KafkaConnection
+from include.runtime.retry import retry_transient
 
 TIMEOUT_S = 30
 EVER = 0  # the earliest timestamp
+_ELECTION_S = 15.0  # while a group has no coordinator, its offsets cannot be read
 
 
 class OffsetReader:
@@ -80,11 +83,15 @@ class OffsetReader:
 
     def committed(self, group: str, topic: str) -> list[TopicPartition]:
         """Return what the group has committed of the topic, with metadata; transactions that are open do not count."""
-        with self._asking(topic, group):
-            asked = self._admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group)], request_timeout=self._timeout_s
-            )
-            return [each for each in asked[group].result().topic_partitions if each.topic == topic]
+        settings = {**client_settings(self.kafka), "group.id": group, "enable.auto.commit": False,
+                    "isolation.level": "read_uncommitted"}  # fmt: skip
+        partitions = self.partitions(topic)
+
+        def ask() -> list[TopicPartition]:
+            with self._asking(topic, group), closing(Consumer(settings)) as consumer:
+                return committed_by_group(consumer, topic, partitions, self._timeout_s)
+
+        return retry_transient(ask, _ELECTION_S)
 
     def earliest(self, topic: str) -> Offsets:
         """Return the first available offset of each partition."""

@@ -18,14 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer
 
 from include.contracts.definition import Definition
 from include.contracts.errors import BrokerUnavailable, ConfigurationError, DriverFenced, PipelineError, Retryable
 from include.contracts.offsets import OffsetRange
 from include.contracts.topics import TRANSACTION_S, TRANSACTION_SETTINGS
 from include.kafka.access import broker_error, client_settings, delivery_name
-from include.kafka.committed import Committed, committed_of, to_commit
+from include.kafka.committed import Committed, committed_by_group, committed_of, to_commit
 from include.runtime.failpoints import failpoint
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.speed.detail_records import iter_messages, unpacked
@@ -139,14 +139,11 @@ class ExactlyOnce(Delivery):
             self._group = Consumer({**connection, "group.id": self._name, "enable.auto.commit": False,
                                     "isolation.level": "read_committed"})  # fmt: skip
             # read_committed: the coordinator answers when no transaction with offsets of the group is open
-            found = self._group.committed([TopicPartition(self._topic, each) for each in partitions], CALL_S)
+            found = committed_by_group(self._group, self._topic, partitions, CALL_S)
             committed = committed_of(found, topic_id, repaired_at)
         except KafkaException as exc:
-            # a group that may not be read: `committed` times out, and only `poll` has the error
-            refused = None if self._group is None else self._group.poll(0)
-            cause = None if refused is None else refused.error()
             self.close()
-            raise self._error(exc if cause is None else KafkaException(cause)) from exc
+            raise self._error(exc) from exc
         if sum(each.offset != OFFSET_INVALID for each in found) > len(committed.offsets):
             log.warning("offsets of group %s are not used, which no driver committed for this topic %s, or before a "
                         "repair of the ledger", self._name, self._topic)  # fmt: skip
