@@ -12,14 +12,8 @@ from pyspark.errors import PySparkException
 from include.contracts.errors import PipelineError
 from include.database.bulk_copy import BatchRefused
 
-# Java exceptions that no record causes: Kafka's (timeouts, leader changes, permissions), those for offsets that Kafka
-# does not have, of files and sockets, and of a cancelled job.
+# Java exceptions that no record causes: of files and sockets, and of a cancelled job.
 PASSING = (
-    "org.apache.kafka.common.errors.ApiException",
-    "org.apache.kafka.common.errors.InterruptException",
-    "org.apache.kafka.clients.consumer.InvalidOffsetException",
-    "org.apache.spark.sql.kafka010.KafkaIllegalStateException",
-    "org.apache.spark.sql.kafka010.KafkaIllegalArgumentException",
     "java.util.concurrent.TimeoutException",
     "java.io.IOException",
     "java.lang.InterruptedException",

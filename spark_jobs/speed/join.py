@@ -43,7 +43,7 @@ from spark_jobs.speed.health.state import Batch, Query
 from spark_jobs.speed.isolation import Isolation, reason_of_reject
 from spark_jobs.speed.join_keys import JoinKeys
 from spark_jobs.speed.join_tasks import JoinTask, Output, Part, begin_workers, run_tasks, topic_splits
-from spark_jobs.speed.joiner import Joiner
+from spark_jobs.speed.joiner import Joiner, pieces
 from spark_jobs.speed.pending_store import (
     Coordinates,
     PendingBatch,
@@ -401,18 +401,24 @@ class StreamTableJoin:
         """Send the records whose key is known, and mark them as sent."""
         began_ns = time.time_ns()
         failpoint_records("resolve.records", lambda *at: any(record[:3] == at for record in batch.records))
-        decoded = self._joiner.decode(_raw(batch.records))
-        joined = self._joiner.join(decoded, self._rows_with(unique_keys(self._joiner.keys(decoded))))
-        places = joined.sent.select(["partition", "offset"]).to_pylist()
-        sent = [(self._stream.name, each["partition"], each["offset"]) for each in places]
+        raw = _raw(batch.records)
+        rows = self._rows_with(unique_keys(self._joiner.keys(self._joiner.decode(raw))))
+        records: list[bytes] = []
+        sent: list[Coordinates] = []
+        traceparents: list[str | None] = []
+        for piece in pieces(raw, rows):
+            joined = self._joiner.join(self._joiner.decode(piece), rows)
+            records.append(packed(self._encoder.encode(joined.sent, joined.matches)))
+            places = joined.sent.select(["partition", "offset"]).to_pylist()
+            sent += [Coordinates(self._stream.name, each["partition"], each["offset"]) for each in places]
+            traceparents += joined.sent["traceparent"].to_pylist()
         if not sent:
             return
         self._check_lease()
         failpoint("join.before_send")
-        records = packed(self._encoder.encode(joined.sent, joined.matches))
         store = self._context.store
         self._delivery.commit_page(
-            [records], lambda page: self._context.retry(lambda: store.plan_page(page, sent), CONSUMER)
+            records, lambda page: self._context.retry(lambda: store.plan_page(page, sent), CONSUMER)
         )
         failpoint("resolve.after_send")
         # after the acks: a crash before it sends again
@@ -420,7 +426,7 @@ class StreamTableJoin:
         self._context.state.add_count("pending_sent", len(sent))
         self._resolved += len(sent)
         log.info("sent %d pending records", len(sent))
-        self._trace(len(sent), joined.sent["traceparent"].to_pylist(), began_ns)
+        self._trace(len(sent), traceparents, began_ns)
 
 
 def _raw(waiting: Sequence[StoredRecord]) -> pa.Table:

@@ -61,14 +61,11 @@ class JoinKeys:
         self.bytes = 0
         for messages in self._tail.iter_to(range_.end):
             self.bytes += sum(map(len, messages))
-            keys += self._keys(messages)
+            keys += self.named_by(messages)
         return unique_keys(keys)
 
-    def of_messages(self, messages: Iterable[Message]) -> Keys:
-        """Return the keys that these records name."""
-        return unique_keys([*self._keys(messages)])
-
-    def _keys(self, messages: Iterable[Message]) -> Iterator[int]:
+    def named_by(self, messages: Iterable[Message]) -> Iterator[int]:
+        """Yield the key that each of these records names, if it names one."""
         decode = self._decode
         for message in messages:
             value = message.value()

@@ -35,7 +35,7 @@ from spark_jobs.speed.join_keys import JoinKeys
 from spark_jobs.speed.live_table import LiveTableSink
 from spark_jobs.speed.pending_store import PendingStore
 from spark_jobs.speed.serve import Serve
-from spark_jobs.state.table_state import TableState
+from spark_jobs.state.table_state import TableState, unique_keys
 from tests.fakes.events import board, member
 from tests.servers import wait_until
 from tests.support.driver import bounded, driver_context
@@ -202,15 +202,14 @@ class Measured:
 class DrawnKeys:
     """The keys of drawn records, which are not in the topic."""
 
-    bytes = 0
-
     def __init__(self, definition, drawn):
         self._keys = JoinKeys(None, definition)
         self._drawn = drawn
 
     def of(self, range_):
         held = [record for record in self._drawn() if range_.holds(record.partition, record.offset)]
-        return self._keys.of_messages(iter_records(raw(held)))
+        self.bytes = sum(len(record.value or b"") for record in held)
+        return unique_keys([*self._keys.named_by(iter_records(raw(held)))])
 
 
 class Driver:

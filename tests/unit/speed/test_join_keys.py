@@ -9,6 +9,7 @@ from include.contracts.offsets import OffsetRange
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from spark_jobs.decoding.reference import RowRecord, iter_records, read_record
 from spark_jobs.speed.join_keys import JoinKeys
+from spark_jobs.state.table_state import unique_keys
 from tests.fakes.events import board
 from tests.support.spark import RawRecord, encoded, raw
 
@@ -27,7 +28,7 @@ def messages_of(records):
 
 def keys_of(*values):
     messages = messages_of(raw([RawRecord("board", 0, offset, "1", value) for offset, value in enumerate(values)]))
-    return JoinKeys(None, PIPELINE).of_messages(messages).tolist()
+    return unique_keys([*JoinKeys(None, PIPELINE).named_by(messages)]).tolist()
 
 
 def test_keys_are_ascending_and_each_is_there_once():
