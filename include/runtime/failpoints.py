@@ -10,7 +10,8 @@ They do nothing unless PIPELINE_FAILPOINTS is set, a list of `name:action:when`,
                                          board/0/17; kill is possible too
 
 A paused failpoint writes the file `<name>.paused` and continues when that is removed. All files are in the folder
-PIPELINE_FAILPOINTS_DIR. Only tests set these variables, so they are not settings.
+PIPELINE_FAILPOINTS_DIR. Names with `task.` are of Spark's Python workers: kill ends the worker and not the driver, and
+a file that arms a failpoint stops one of them. Only tests set these variables, so they are not settings.
 """
 
 import functools
@@ -40,10 +41,12 @@ TRANSACTION_FAILPOINTS = (  # of exactly-once delivery: of a batch, and of a pag
     "page.before_commit",
     "page.after_commit",
 )
+TASK_FAILPOINTS = ("task.joined",)  # before a task flushes its producer (at least once), or returns its records
 STREAM_FAILPOINTS = (
     "table.while_loading",
     *STATE_FAILPOINTS,
     *TRANSACTION_FAILPOINTS,
+    *TASK_FAILPOINTS,
     "join.before_send",
     "join.after_send",
     "join.before_ledger",
@@ -55,7 +58,7 @@ STREAM_FAILPOINTS = (
 REBUILD_FAILPOINTS = ("rebuild.after_begin", "rebuild.while_loading", "rebuild.before_finish", "rebuild.after_finish")
 POINT_FAILPOINTS = ("point.after_pointer", "point.before_commit", "point.after_commit")  # publish, undo and redo
 ARCHIVE_FAILPOINTS = ("archive.after_files", "archive.before_commit", "archive.after_commit")
-RECORD_FAILPOINTS = ("join.records", "resolve.records", "serve.decode", "serve.write")
+RECORD_FAILPOINTS = ("join.records", "task.records", "resolve.records", "serve.decode", "serve.write")
 FAILPOINTS = (*STREAM_FAILPOINTS, *REBUILD_FAILPOINTS, *POINT_FAILPOINTS, *ARCHIVE_FAILPOINTS)
 _POLL_S = 0.005
 

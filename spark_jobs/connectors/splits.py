@@ -25,6 +25,10 @@ class TopicSplit:
     start: int
     end: int
 
+    def holds(self, topic: str, partition: int, offset: int) -> bool:
+        """True if the record is among those of the split."""
+        return (topic, partition) == (self.topic, self.partition) and self.start <= offset < self.end
+
 
 @dataclass(frozen=True)
 class FileSplit:

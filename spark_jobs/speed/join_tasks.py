@@ -21,6 +21,7 @@ from include.contracts.errors import PipelineError
 from include.contracts.offsets import OffsetRange
 from include.contracts.validation import Reject
 from include.kafka.record_table import RAW
+from include.runtime.failpoints import failpoint, failpoint_records
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.connectors.splits import Split, TopicSplit, read_columns, read_topic
 from spark_jobs.speed.detail_records import DetailEncoder, RecordTooLarge, packed, unpacked
@@ -142,6 +143,8 @@ def _run(
 
 
 def _joined(splits: Sequence[Split], table: pa.Table, settled: pa.Table | None, task: JoinTask) -> Part:
+    of_topic = [each for each in splits if isinstance(each, TopicSplit)]
+    failpoint_records("task.records", lambda *at: any(each.holds(*at) for each in of_topic))
     joiner, encoder = _tools(task.definition, task.timezone, task.excluded)
     sender = _sender(task.kafka, task.definition.output.name) if task.output is Output.SENT else None
     sent = pending = rejected = left_bytes = 0
@@ -173,6 +176,7 @@ def _joined(splits: Sequence[Split], table: pa.Table, settled: pa.Table | None, 
                 left.rejects.extend(decoded.rejects)
             else:
                 left = None
+    failpoint("task.joined")
     if sender is not None:
         sender.flush()
     return Part(sent, pending, rejected, left_bytes, left, max(newest, default=None), frozenset(traces), records)

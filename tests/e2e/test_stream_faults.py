@@ -20,7 +20,11 @@ from tests.support.records import value_of
 pytestmark = pytest.mark.shortened
 PLANS = {
     0: (),
-    1: ((Effect.DRIVER_KILLED, "join.before_ledger"), (Effect.BACKENDS_TERMINATED, "serve.before_commit")),
+    1: (
+        (Effect.DRIVER_KILLED, "join.before_ledger"),
+        (Effect.BACKENDS_TERMINATED, "serve.before_commit"),
+        (Effect.WORKERS_KILLED, "task.joined"),
+    ),
 }
 if is_long():
     PLANS |= {

@@ -1,10 +1,11 @@
 """The speed layer's proof: `python -m tests.faults.stream --rounds 20 --seed 7`.
 
 Records of a pipeline's stream and table, late ones of the table, bad records, copies and old versions go straight into
-the topics, while the driver, its JVM, PostgreSQL and its backends are killed and restarted, a second driver is started,
-the broker is frozen and the driver's clock is set, at named places of the driver and at seeded random times, and the
-stream's topic is deleted and made again. Then an independent consumer reads the raw topics, and what the view, the
-pending records and the rejects must hold is computed from them in plain Python. The first round has no faults.
+the topics, while the driver, its JVM, its Python workers, PostgreSQL and its backends are killed and restarted, a
+second driver is started, the broker and the workers are frozen and the driver's clock is set, at named places of the
+driver and at seeded random times, and the stream's topic is deleted and made again. Then an independent consumer reads
+the raw topics, and what the view, the pending records and the rejects must hold is computed from them in plain Python.
+The first round has no faults.
 With `--delivery exactly_once` no record may be in the output twice.
 Exit codes are those of `tests/faults/frame.py`; `--only N` runs a single round.
 """
@@ -50,9 +51,8 @@ def _prove(arguments: argparse.Namespace, planned: list[Plan], folder: Path) -> 
     frame.print_impossible({**{str(name): why for name, why in impossible.items()}, **impossible_values(pipeline)})
     with parts_in(folder, arguments.pipeline, more={"STREAM_DELIVERY": arguments.delivery}) as parts:
         done, is_kept, missing = run_rounds(parts, arguments, planned)
-        workers = parts.driver.workers_seen
     possible = sum(effect not in impossible for effect, _ in ONCE)
-    print(f"faults of {len(parts.felt)} kinds, of {possible}; Python workers found and killed: {workers}")
+    print(f"faults of {len(parts.felt)} kinds, of {possible}")
     if missing and done >= _ENOUGH_ROUNDS:
         print(f"the driver never came to these places, so nothing was proved there: {', '.join(sorted(missing))}")
         return False

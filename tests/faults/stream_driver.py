@@ -22,7 +22,8 @@ from include.runtime.failpoints import (
     STREAM_FAILPOINTS,
     VARIABLE,
 )
-from include.runtime.process_tree import descendants, kill_with_children
+from include.runtime.process_tree import descendants, kill, kill_with_children
+from spark_jobs.connectors.session import STREAM_CONFIGURATION
 from stack import leftovers
 from stack.env_file import MARKER
 from stack.machine import unused
@@ -33,6 +34,7 @@ from tests.support.pipeline import ROOT
 from tests.support.set_clock import SetClock
 
 CLOCK_SET_BACK = "clock set back"
+_DAEMON = f"-m {STREAM_CONFIGURATION['spark.python.daemon.module']}"  # and its workers, which it forks
 _PORTS = ("STREAM_METRICS_PORT", "STREAM_SERVE_METRICS_PORT")
 _LOOK_S = 0.05
 _PAUSE_S = 0.2
@@ -50,7 +52,6 @@ class Driver:
         """`query`: it runs this one alone."""
         self._query = ["--query", query] if query else []
         self.ended: list[tuple[str, int]] = []
-        self.workers_seen = 0
         self._folder = folder
         self._points = folder / "failpoints"
         self._points.mkdir(parents=True)
@@ -243,21 +244,46 @@ class Driver:
         """Resume the paused driver, if there still is one."""
         (self._points / f"{place}.paused").unlink(missing_ok=True)
 
-    def kill_workers(self, lasts_s: float) -> None:
-        """SIGKILL every Python worker of the driver that is seen meanwhile. A job without Python functions has none."""
+    def kill_workers(self, lasts_s: float = 0.0) -> None:
+        """SIGKILL every Python worker that is seen meanwhile: at least one."""
         until = time.monotonic() + lasts_s
-        while time.monotonic() < until:
-            for pid in descendants(self.pid):
-                if self._is_worker(pid):
-                    self.workers_seen += 1
-                    kill_with_children(pid)
+        while True:
+            for pid in self._workers():
+                kill(pid)
+            if time.monotonic() > until:
+                return
             time.sleep(_LOOK_S)
 
-    def _is_worker(self, pid: int) -> bool:
-        try:
-            return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            return False
+    def freeze_workers(self) -> None:
+        """SIGSTOP every Python worker: at least one."""
+        freeze(self._workers())
+
+    def thaw_workers(self) -> None:
+        """Resume them."""
+        for pid in self._workers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def kill_daemon(self) -> None:
+        """SIGKILL the process that forks the Python workers, which go on."""
+        for pid in self._workers(is_daemon=True):
+            kill(pid)
+
+    def _workers(self, is_daemon: bool = False) -> list[int]:
+        """Wait until there are Python workers, of any driver and with or without a daemon, and return their pids."""
+        found: list[int] = []
+
+        def look() -> bool:
+            processes = {each.pid: each for each in leftovers.find(self._folder)}
+            for each in processes.values():
+                parent = processes.get(each.parent)
+                is_of_jvm = parent is not None and _DAEMON not in parent.command
+                if _DAEMON in each.command and is_of_jvm == is_daemon:
+                    found.append(each.pid)
+            return bool(found)
+
+        wait_until(look, _REACHED_S, f"a driver has Python workers, see {self.log}")
+        return found
 
     def _supervise(self) -> None:
         try:

@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from include.contracts.definition import SITE_NAME
 from include.database.named import COORDINATES, fill
 from include.kafka.access import delivery_name
+from include.runtime.failpoints import TASK_FAILPOINTS
 from include.runtime.settings import Settings
 from tests.faults.stream_bulk import bulk_of_table_records, large_records, many_pending
 from tests.faults.stream_driver import Driver
@@ -126,7 +127,7 @@ class Parts:
             self._begin_and_end(fault)
             self.driver.wait_until_ended()
             return True
-        if fault.effect is Effect.DRIVER_KILLED:
+        if fault.effect is Effect.DRIVER_KILLED and place not in TASK_FAILPOINTS:
             self.driver.arm_kill(place)
             if place == "table.while_loading":
                 self.driver.kill()
@@ -178,7 +179,11 @@ class Parts:
             case Effect.COMMIT_UNANSWERED:
                 self._leave_commit_unanswered(fault)
             case Effect.WORKERS_KILLED:
-                self.driver.kill_workers(fault.lasts_s)
+                self.driver.kill_workers(0.0 if fault.place else fault.lasts_s)
+            case Effect.WORKERS_FROZEN:
+                self._away(fault, self.driver.freeze_workers, self.driver.thaw_workers)
+            case Effect.DAEMON_KILLED:
+                self._away(fault, self.driver.kill_daemon, self.driver.kill_workers)  # Spark looks for it when they end
             case Effect.LARGE_RECORDS:
                 large_records(self.settings)
             case Effect.MANY_PENDING:
@@ -252,6 +257,7 @@ class Parts:
     def _poison(self, place: str, action: str) -> None:
         """A record among others that no driver can take: it must become a reject, and the stream go on."""
         wait_until(self.driver.is_healthy, _TAKEN_S, "a driver takes records")
+        pid = self.driver.pid
         poison = Poison(self.settings, place)
         with self.driver.held():  # it must not be taken before it is known where it is
             record = poison.send()
@@ -261,6 +267,7 @@ class Parts:
         wait_until(lambda: rows(self.settings, _REJECTED, record._asdict()) != [], _ISOLATED_S,
                    f"{record} is a reject, see {self.driver.log}")  # fmt: skip
         wait_until(self.driver.is_healthy, _TAKEN_S, "the stream goes on")
+        assert self.driver.pid == pid or not place.startswith("task."), f"a driver ended at {place}"
 
     def _hang_transaction(self, lasts_s: float) -> None:
         """Records come behind it, which nobody can read until it is aborted."""

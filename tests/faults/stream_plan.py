@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from include.contracts.definition import Definition
-from include.runtime.failpoints import RECORD_FAILPOINTS, STREAM_FAILPOINTS, TRANSACTION_FAILPOINTS
+from include.runtime.failpoints import RECORD_FAILPOINTS, STREAM_FAILPOINTS, TASK_FAILPOINTS, TRANSACTION_FAILPOINTS
 from include.runtime.settings import AT_LEAST_ONCE
 from tests.faults.stream_bulk import longest_text
 
@@ -19,6 +19,8 @@ class Effect(StrEnum):
     PYTHON_KILLED = "driver's Python killed"
     JVM_KILLED = "driver's JVM killed"
     WORKERS_KILLED = "Python workers killed"
+    WORKERS_FROZEN = "Python workers frozen"
+    DAEMON_KILLED = "Python worker daemon killed"
     SECOND_DRIVER = "second driver started"
     BACKENDS_TERMINATED = "PostgreSQL's backends terminated"
     BACKEND_KILLED = "PostgreSQL's backend killed"
@@ -39,7 +41,7 @@ class Effect(StrEnum):
     OUT_OF_MEMORY = "driver's JVM out of memory"
     TRANSACTION_HUNG = "hung transaction in the stream's topic"
     RECORD_FAILS = "record that fails"
-    RECORD_KILLS = "record that ends the driver"
+    RECORD_KILLS = "record that ends the process"
     TOPIC_MADE_AGAIN = "stream's topic made again"
     CLOCK_SET = "driver's clock set"
     SEGMENTS_DAMAGED = "driver killed, and its segments damaged"
@@ -74,12 +76,14 @@ Plan = tuple[Fault, ...]
 OF_A_RECORD = (Effect.RECORD_FAILS, Effect.RECORD_KILLS)
 _OF_A_PLACE = (*OF_A_RECORD, Effect.COMMIT_UNANSWERED)
 _JOIN_FAILPOINTS = ("join.before_send", "join.after_send", "join.before_ledger", "resolve.after_send")
+_OF_WORKERS = (Effect.WORKERS_KILLED, Effect.WORKERS_FROZEN, Effect.DAEMON_KILLED)
 # Each of them once before any comes again.
 ONCE: tuple[tuple[Effect, str | None], ...] = (
     *((Effect.DRIVER_KILLED, place) for place in STREAM_FAILPOINTS),
     *((effect, None) for effect in Effect if effect not in _OF_A_PLACE),
     *((effect, place) for effect in OF_A_RECORD for place in RECORD_FAILPOINTS),
-    *((Effect.DRIVER_FROZEN, place) for place in (*TRANSACTION_FAILPOINTS, *_JOIN_FAILPOINTS)),
+    *((Effect.DRIVER_FROZEN, place) for place in (*TRANSACTION_FAILPOINTS, *TASK_FAILPOINTS, *_JOIN_FAILPOINTS)),
+    *((effect, place) for effect in (*_OF_WORKERS, Effect.PYTHON_KILLED) for place in TASK_FAILPOINTS),
     *((Effect.SECOND_DRIVER, place) for place in TRANSACTION_FAILPOINTS),
     (Effect.BROKER_KILLED, "transaction.before_commit"),
     (Effect.BROKER_FROZEN, "transaction.before_commit"),
@@ -119,6 +123,8 @@ _LASTS_S = {
     Effect.ANSWERS_LOST: (0.5, 6.0),
     Effect.POSTGRES_AWAY: (0.5, 4.0),
     Effect.WORKERS_KILLED: (2.0, 3.0),
+    Effect.WORKERS_FROZEN: (0.5, 6.0),
+    Effect.DAEMON_KILLED: (0.5, 2.0),
     Effect.TRANSACTION_HUNG: (1.0, 4.0),
     Effect.CLOCK_SET: (1.0, 4.0),
 }
