@@ -47,11 +47,14 @@ def is_passing(error: BaseException) -> bool:
 def cause_of(error: BaseException) -> str:
     """Return the class and message of the error's root cause, in one line, with quoted values masked.
 
-    For an error of the JVM it is the Java exception, because Python's message only names the call.
+    For an error of the JVM it is the Java exception, because Python's message only names the call. The end of a
+    worker is a root cause: the one below it is of the socket.
     """
     name, message = type(error).__name__, str(error)
     for cause in _iter_causes(error):
         name, message = cause.getClass().getName(), cause.getMessage() or ""
+        if message.startswith(_WORKER_ENDED):
+            break
     if _TRACEBACK.search(message):  # of a task in Python
         described = _QUOTED.sub("'…'", task_error(error))
     else:

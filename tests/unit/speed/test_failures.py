@@ -67,6 +67,13 @@ def test_the_cause_of_a_failed_call_is_the_deepest_one_of_java():
     )
 
 
+def test_a_worker_that_ended_is_named_and_not_the_end_of_its_socket():
+    text = "Python worker exited unexpectedly (crashed)"
+    ended = JavaError("a.SparkException", text, JavaError("b.EOFException", None))
+    aborted = JavaError("a.SparkException", f"Job aborted: {text}", ended)
+    assert cause_of(FailedCall(aborted)) == f"a.SparkException: {text}"
+
+
 _OF_JAVA = "\n\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:1)\n"
 
 
