@@ -56,7 +56,14 @@ _SUSPECTED = "SELECT 1 FROM stream_trial WHERE size = 1 AND failures > 1"
 _LEDGER = "SELECT partition, next_offset FROM offset_ledger WHERE consumer = %s"
 
 # A driver that starts has no JVM for a moment, and one to be superseded must lead.
-_OF_ONE_THAT_RUNS = (Effect.SECOND_DRIVER, Effect.BROKEN_SECOND, Effect.JVM_KILLED, Effect.JVM_FROZEN, Effect.CLOCK_SET)
+_OF_ONE_THAT_RUNS = (
+    Effect.SECOND_DRIVER,
+    Effect.DRIVER_FROZEN,
+    Effect.BROKEN_SECOND,
+    Effect.JVM_KILLED,
+    Effect.JVM_FROZEN,
+    Effect.CLOCK_SET,
+)
 
 
 @dataclass
