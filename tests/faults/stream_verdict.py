@@ -59,7 +59,8 @@ def judge(log: Log, seen: Seen, before: Mapping[int, Row], is_exactly_once: bool
 
     `is_exactly_once`: no record of the stream may be in the output twice.
     """
-    sent = Counter((each.key, each.source) for each in log.details)
+    # former topics share the names of places
+    sent = Counter((each.key, each.source, each.source[0] < 0 and each.event_id) for each in log.details)
     verdict = Verdict(
         keys=len(log.stream),
         rows=len(seen.rows),
@@ -68,7 +69,7 @@ def judge(log: Log, seen: Seen, before: Mapping[int, Row], is_exactly_once: bool
         duplicates=sum(count - 1 for count in sent.values()),
     )
     if is_exactly_once:
-        verdict.sent_twice = [f"key {key}: {at}, {count} times" for (key, at), count in sent.items() if count > 1]
+        verdict.sent_twice = [f"key {key}: {at}, {count} times" for (key, at, _), count in sent.items() if count > 1]
     rows: dict[int, list[Row]] = defaultdict(list)
     for row in seen.rows:
         rows[row.key].append(row)

@@ -176,6 +176,15 @@ def test_of_a_topic_made_again_twice_two_keys_may_be_named_alike(topics):
     assert broken(topics, seen(first._replace(source=former), second._replace(source=former))) == set()
 
 
+def test_of_a_topic_made_again_twice_two_events_of_a_key_with_one_place_are_each_sent_once(topics):
+    for former in ("first", "second"):
+        topics.next_of_stream(1)
+        topics.add_stream(12, 1, event_id=former)
+        topics.add_detail(12, 1, 0, event_id=former)
+        topics.log.replace_stream(former)
+    assert judge(topics.log, seen(topics.row()), {}, is_exactly_once=True).sent_twice == []
+
+
 def test_record_that_is_not_shown_is_lost(topics):
     assert broken(topics, seen()) == {"lost"}
 
