@@ -21,9 +21,10 @@ pytestmark = pytest.mark.shortened
 PLANS = {
     0: (),
     1: (
+        (Effect.WORKERS_KILLED, "task.joined"),
+        (Effect.RECORD_KILLS, "task.records"),
         (Effect.DRIVER_KILLED, "join.before_ledger"),
         (Effect.BACKENDS_TERMINATED, "serve.before_commit"),
-        (Effect.WORKERS_KILLED, "task.joined"),
     ),
 }
 if is_long():
