@@ -5,7 +5,6 @@ The partition of a key is librdkafka's `murmur2_random`, the Java clients' defau
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 Partition = tuple[str, int]  # topic, number of the partition; -1 for a topic that does not exist yet
 Offsets = dict[int, int]  # partition → offset
@@ -51,18 +50,6 @@ class OffsetRange:
             middle[partition] = begin + min(end - begin, count)
             count -= middle[partition] - begin
         return OffsetRange(self.start, middle), OffsetRange(middle, self.end)
-
-    def slices(self, count: int) -> "list[OffsetRange]":
-        """Split the range into consecutive parts, each with the same share of every partition."""
-        start = {partition: self.start.get(partition, 0) for partition in self.end}
-        ends = [
-            {
-                partition: start[partition] + (end - start[partition]) * number // count
-                for partition, end in self.end.items()
-            }
-            for number in range(count + 1)
-        ]
-        return [OffsetRange(*each) for each in pairwise(ends)]
 
 
 _MASK = 0xFFFFFFFF

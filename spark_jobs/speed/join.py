@@ -42,7 +42,16 @@ from spark_jobs.speed.detail_records import DetailEncoder, packed
 from spark_jobs.speed.health.state import Batch, Query
 from spark_jobs.speed.isolation import Isolation, reason_of_reject
 from spark_jobs.speed.join_keys import JoinKeys
-from spark_jobs.speed.join_tasks import JoinTask, Output, Part, begin_workers, run_tasks, topic_splits
+from spark_jobs.speed.join_tasks import (
+    JoinTask,
+    Output,
+    Part,
+    begin_workers,
+    grouped,
+    parts_of,
+    run_tasks,
+    topic_splits,
+)
 from spark_jobs.speed.joiner import Joiner, pieces
 from spark_jobs.speed.pending_store import (
     Coordinates,
@@ -154,8 +163,7 @@ class StreamTableJoin:
 
         Records are sent before progress is recorded: a crash in between sends them again and never loses them. With
         exactly-once delivery the records that are not sent are saved first, because the transaction records the
-        progress; a range that is too large for one is halved. Records that tasks return pass through the JVM's heap, so
-        a job has no more than `STREAM_MAX_BATCH_BYTES` of them, if they are of about one size.
+        progress; a range that is too large for one is halved.
         """
         started, began_ns = time.monotonic(), time.time_ns()
         failpoint_records("join.records", lambda topic, *at: topic == self._stream.name and range_.holds(*at))
@@ -173,8 +181,7 @@ class StreamTableJoin:
                 looked_up = time.monotonic()
                 self._check_lease()
                 failpoint("join.before_send")
-                jobs = -(-self._keys.bytes // self._max_bytes) if self._delivery.is_exactly_once else 1
-                parts = [each for part in range_.slices(max(1, jobs)) for each in self._run(part, rows, self._task)]
+                parts = self._run(range_, rows, self._task)
                 failpoint("join.after_send")
                 done = time.monotonic()
                 self._has_uncommitted = self._delivery.is_exactly_once
@@ -263,8 +270,20 @@ class StreamTableJoin:
 
     def _run(self, range_: OffsetRange, rows: pa.Table, task: JoinTask, settled: pa.Table | None = None) -> list[Part]:
         """Run the tasks of a range. Blocks while a broker is down; tasks that send then send their records again."""
-        splits = self._splits(range_)
-        return self._context.retry(lambda: run_tasks(self._spark, splits, rows, task, settled), CONSUMER)
+        groups = self._groups(range_, task.output)
+        return self._context.retry(lambda: run_tasks(self._spark, groups, rows, task, settled), CONSUMER)
+
+    def _groups(self, range_: OffsetRange, output: Output) -> Sequence[Sequence[Split]]:
+        """Return the splits of each task.
+
+        A task sends all records of its partitions, which keeps their order. What tasks return is sent in the order of
+        the tasks: those that run at once read `STREAM_MAX_BATCH_BYTES` at most, if records are of about one size,
+        because the JVM holds several copies of what they return.
+        """
+        splits, size, cores = self._splits(range_), self._keys.bytes, self._spark.defaultParallelism
+        if output is Output.RETURNED and size > self._max_bytes:
+            return [[part] for part in parts_of(splits, max(1, range_.count * self._max_bytes // (size * cores)))]
+        return grouped(splits, cores)
 
     def _rows_with(self, keys: Keys) -> pa.Table:
         """Return the newest versions of these keys, in their order."""

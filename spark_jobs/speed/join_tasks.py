@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from functools import cache
+from functools import cache, lru_cache
 from heapq import heappop, heappush
 from itertools import chain
 from typing import NamedTuple
@@ -30,6 +30,9 @@ from spark_jobs.speed.pending_store import PendingRecord
 from spark_jobs.speed.record_sender import RecordSender
 
 TASK_RECORDS = 2_000  # at least; a task of its own costs more than reading fewer
+JOB_TASKS = 4  # per core, at most; with more, the results of a job fill the JVM
+# The JVM keeps the results of the jobs of an SQL execution until it ends, and a micro-batch is one.
+_EXECUTION = ("spark.sql.execution.id", "spark.sql.execution.root.id")
 _CLOSURE_BYTES = 1 << 20  # of rows that are sent with the tasks; more are broadcast
 
 
@@ -75,20 +78,30 @@ class Part(NamedTuple):
 
 
 def run_tasks(
-    context: SparkContext, splits: Sequence[Split], table: pa.Table, task: JoinTask, settled: pa.Table | None = None
+    context: SparkContext,
+    groups: Sequence[Sequence[Split]],
+    table: pa.Table,
+    task: JoinTask,
+    settled: pa.Table | None = None,
 ) -> list[Part]:
-    """Join the records of these splits with rows of the table, in a Spark job.
+    """Join the records of these splits, a group in each task, with rows of the table.
 
+    The tasks are those of one Spark job, or of several, one after the other: the JVM holds the results of a whole job.
     With `settled`, partitions and offsets, the records that are not among them are those that do not go to the topic.
     Raises the error of a task.
     """
-    groups = grouped(splits, context.defaultParallelism) or [[]]  # an empty batch has to show that tasks run
+    groups = [group for group in groups if group] or [[]]  # an empty batch has to show that tasks run
     task = replace(task, max_left_bytes=task.max_left_bytes // len(groups))
     rows = packed(table), None if settled is None else packed(settled)
     held = context.broadcast(rows) if sum(len(each or b"") for each in rows) > _CLOSURE_BYTES else None
     given: Callable[[], tuple[bytes, bytes | None]] = (lambda: rows) if held is None else (lambda: held.value)
+    found: list[Part | PipelineError | RecordTooLarge] = []
+    at_once = JOB_TASKS * context.defaultParallelism
+    for name in _EXECUTION:
+        context.setLocalProperty(name, None)  # type: ignore[arg-type]
     try:
-        found = context.parallelize(groups, len(groups)).map(lambda group: _run(group, *given(), task)).collect()
+        for some in (groups[start : start + at_once] for start in range(0, len(groups), at_once)):
+            found += context.parallelize(some, len(some)).map(lambda group: _run(group, *given(), task)).collect()
     finally:
         if held is not None:
             held.destroy()
@@ -116,8 +129,20 @@ def topic_splits(topic: str, range_: OffsetRange) -> list[TopicSplit]:
     return [TopicSplit(topic, p, starts[p], end) for p, end in sorted(range_.end.items()) if starts[p] < end]
 
 
+def parts_of(splits: Sequence[Split], most: int) -> list[Split]:
+    """Divide the splits of a topic into parts of at most `most` records."""
+    parts: list[Split] = []
+    for each in splits:
+        if isinstance(each, TopicSplit):
+            starts = range(each.start, each.end, most)
+            parts += [replace(each, start=start, end=min(start + most, each.end)) for start in starts]
+        else:
+            parts.append(each)
+    return parts
+
+
 def grouped(splits: Sequence[Split], most: int) -> list[list[Split]]:
-    """Distribute the splits over at most `most` tasks of about as many records. A partition's order is kept."""
+    """Distribute the splits over at most `most` tasks of about as many records. A partition has one task."""
     sizes = [each.end - each.start if isinstance(each, TopicSplit) else TASK_RECORDS for each in splits]
     count = max(1, min(most, len(splits), sum(sizes) // TASK_RECORDS))
     groups: list[list[Split]] = [[] for _ in range(count)]
@@ -135,7 +160,7 @@ def _run(
     """Run a task. An error is returned, because Spark would only pass on its text."""
     gc.disable()  # records are tuples without reference cycles, and looking for cycles takes a third of the time
     try:
-        return _joined(splits, unpacked(table), None if settled is None else unpacked(settled), task)
+        return _joined(splits, _rows(table), None if settled is None else unpacked(settled), task)
     except (PipelineError, RecordTooLarge) as exc:
         if task.output is Output.SENT:  # or the worker would send them later, maybe after newer versions
             _sender(task.kafka, task.definition.output.name).discard()
@@ -199,6 +224,12 @@ def _tools(
     definition: Definition, timezone: str, excluded: tuple[tuple[int, int], ...]
 ) -> tuple[Joiner, DetailEncoder]:
     return Joiner(definition, timezone, excluded), DetailEncoder(definition)
+
+
+@lru_cache(maxsize=1)
+def _rows(packed_rows: bytes) -> pa.Table:
+    """Return the rows of the table that a batch brought, which several tasks of a worker use."""
+    return unpacked(packed_rows)
 
 
 @cache

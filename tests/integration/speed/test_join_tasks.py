@@ -13,7 +13,7 @@ from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.connectors.splits import FileSplit
 from spark_jobs.decoding.arrow import table_schema
 from spark_jobs.speed.detail_records import iter_messages, unpacked
-from spark_jobs.speed.join_tasks import JoinTask, Output, run_tasks
+from spark_jobs.speed.join_tasks import JoinTask, Output, grouped, run_tasks
 from tests.fakes.events import board
 from tests.support.spark import SENT, RawRecord, encoded, raw
 from tests.support.topic_log import TopicLog
@@ -47,7 +47,7 @@ def run(spark, kafka, tmp_path):
         rows = [{PIPELINE.table.key_column: row.pop("member_id"), **row} for row in rows]
         table = pa.Table.from_pylist(rows, schema)
         task = JoinTask(PIPELINE, KafkaConnection(kafka.bootstrap_servers), "Asia/Seoul", output, SPLIT_BYTES)
-        return run_tasks(spark.sparkContext, splits, table, task, settled)
+        return run_tasks(spark.sparkContext, grouped(splits, 2), table, task, settled)
 
     return run_over
 

@@ -1,10 +1,8 @@
-"""The partition of a key, against values published with Kafka's sources, and slices of a range."""
+"""The partition of a key, against values published with Kafka's sources."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from include.contracts.offsets import OffsetRange, known_partition, murmur2
+from include.contracts.offsets import known_partition, murmur2
 
 
 @pytest.mark.parametrize(
@@ -36,19 +34,3 @@ def test_partition_of_a_missing_topic_is_minus_one():
         ("missing", -1),
         ("empty", -1),
     ]
-
-
-@given(
-    st.dictionaries(st.integers(0, 5), st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=6),
-    st.integers(1, 9),
-)
-def test_slices_hold_each_offset_once_in_order_and_a_share_of_every_partition(partitions, count):
-    range_ = OffsetRange(
-        {p: start for p, (start, _) in partitions.items() if start}, {p: sum(at) for p, at in partitions.items()}
-    )
-    slices = range_.slices(count)
-    for partition, (start, size) in partitions.items():
-        found = [range(one.start[partition], one.end[partition]) for one in slices]
-        assert [offset for each in found for offset in each] == [*range(start, start + size)]
-        assert all(size // count <= len(each) <= -(-size // count) for each in found)
-    assert len(slices) == count

@@ -10,7 +10,7 @@ from spark_jobs.connectors.splits import TopicSplit
 from spark_jobs.decoding.arrow import table_schema
 from spark_jobs.speed import join_tasks, record_sender
 from spark_jobs.speed.detail_records import unpacked
-from spark_jobs.speed.join_tasks import JoinTask, Output, run_tasks
+from spark_jobs.speed.join_tasks import JoinTask, Output, grouped, parts_of, run_tasks
 from tests.fakes.events import board
 from tests.support.spark import SENT, RawRecord, encoded, raw
 
@@ -20,8 +20,15 @@ class Context:
 
     def __init__(self, cores):
         self.defaultParallelism = cores
+        self.properties = {"spark.sql.execution.id": "7"}
+        self.jobs = []  # the number of tasks of each
+
+    def setLocalProperty(self, name, value):  # noqa: N802 - as Spark has it
+        self.properties[name] = value
 
     def parallelize(self, items, _slices):
+        assert not any(self.properties.values())  # else the JVM would keep the results until the batch ends
+        self.jobs.append(len(items))
         self._items = items
         return self
 
@@ -57,7 +64,7 @@ def run(read, monkeypatch, cores, output=Output.SENT, max_left_bytes=1000, table
     monkeypatch.setattr(join_tasks, "read_topic", read)
     task = JoinTask(PIPELINE, KafkaConnection("nowhere:1"), "Asia/Seoul", output, max_left_bytes)
     splits = [TopicSplit("board", number, 0, join_tasks.TASK_RECORDS) for number in range(cores)]
-    return run_tasks(Context(cores), splits, table, task)
+    return run_tasks(Context(cores), grouped(splits, cores), table, task)
 
 
 def test_records_that_a_failed_task_has_not_sent_are_not_sent_after_it(monkeypatch):
@@ -96,3 +103,20 @@ def test_a_long_row_of_the_table_that_many_records_take_is_not_held_for_each_at_
     pages = [unpacked(each) for each in part.records]
     assert max(page.nbytes for page in pages) < 100 << 20
     assert [int(key) for page in pages for key in page["key"].to_pylist()] == [*range(2_000)]
+
+
+def test_the_jvm_holds_the_results_of_few_tasks_at_once(monkeypatch):
+    monkeypatch.setattr(
+        join_tasks, "read_topic", lambda splits, kafka: [raw([RawRecord("board", 0, splits[0].start, "5", None)])]
+    )
+    context = Context(2)
+    task = JoinTask(PIPELINE, KafkaConnection("nowhere:1"), "Asia/Seoul", Output.RETURNED, 1000)
+    parts = parts_of([TopicSplit("board", 0, 0, 95), TopicSplit("board", 1, 0, 100)], 10)
+    assert [(each.partition, each.start, each.end) for each in parts] == [
+        *((0, start, min(start + 10, 95)) for start in range(0, 95, 10)),
+        *((1, start, start + 10) for start in range(0, 100, 10)),
+    ]
+    found = run_tasks(context, [[each] for each in parts], NO_ROWS, task)
+    assert context.jobs == [8, 8, 4]
+    sources = [unpacked(records)["board-at"][0].as_py() for part in found for records in part.records]
+    assert sources == [f"board/0/{each.start}".encode() for each in parts]
