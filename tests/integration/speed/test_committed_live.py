@@ -1,4 +1,4 @@
-"""What a group has committed, asked of a broker that has just started: the group has no coordinator yet."""
+"""Offsets that a group has committed, asked of a broker that has just started: the group has no coordinator yet."""
 
 import subprocess
 import sys
