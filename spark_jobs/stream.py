@@ -36,12 +36,14 @@ def main(query: str | None, take_over: bool) -> int:
     """
     from include.runtime.settings import Settings
     from spark_jobs.connectors.session import begin_jvm
+    from spark_jobs.without_pandas import hide_pandas_from_pyarrow
 
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         settings = Settings.from_environment()
         begin_jvm(settings.spark, settings.stream.driver_memory)
+        hide_pandas_from_pyarrow()
         from spark_jobs.speed.driver import QUERIES, Driver  # a second, in which the JVM starts
 
         driver = Driver(settings, settings.pipeline, [each for each in QUERIES if query in (None, each)], stop)

@@ -7,10 +7,8 @@ ends with 0.1 s of scanning modules.
 import gc
 import socket
 import sys
-from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import ModuleType
 
 
 def prefer_installed() -> None:
@@ -31,32 +29,16 @@ def prefer_installed() -> None:
 
 prefer_installed()
 
-import pyarrow as pa  # noqa: E402
+from spark_jobs.without_pandas import hide_pandas_from_pyarrow  # noqa: E402
+
+hide_pandas_from_pyarrow()
+
 import pyspark.worker  # noqa: E402, F401 - Spark's daemon leaves that to each worker, for libraries that start threads
 from pyspark import daemon  # noqa: E402
 
 import spark_jobs.batch.tasks  # noqa: E402
 import spark_jobs.speed.join_tasks  # noqa: E402, F401
 from include.runtime.command import collect_garbage_rarely  # noqa: E402
-
-
-class _NoPandas:
-    """A finder that makes imports of pandas fail."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
-        """Raise ImportError for pandas; return None for other modules."""
-        if name == "pandas":
-            raise ImportError("hidden")
-
-
-def hide_pandas_from_pyarrow() -> None:
-    """Make pyarrow record that there is no pandas: no task uses it, and importing it takes a third of a second."""
-    hiding = _NoPandas()
-    sys.meta_path.insert(0, hiding)
-    try:
-        pa.array([0])  # pyarrow tries the import once, on the first conversion from a list
-    finally:
-        sys.meta_path.remove(hiding)
 
 
 def acknowledge_at_once() -> None:
@@ -78,7 +60,6 @@ def acknowledge_at_once() -> None:
 
 if __name__ == "__main__":
     acknowledge_at_once()
-    hide_pandas_from_pyarrow()
     collect_garbage_rarely()
     gc.collect()
     gc.freeze()  # a worker collects garbage after each task, and would traverse all modules
