@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.request import Request
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from include.runtime.settings import Settings
@@ -55,6 +55,7 @@ def test_every_odd_value_of_every_setting(layout, lines, kind):
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(CHANGES, max_size=3), ENCODINGS, BYTES)
+@example([("add", "MINE", ""), ("add", "MINE", "")], "utf-8", (0, b""))
 def test_any_file(layout, lines, changes, encoding, stray):
     check(layout, lines, changes, encoding, stray)
 
@@ -78,7 +79,7 @@ def check(
         message = str(exc)
         assert message.isprintable(), message
         named = names if stray is None else {*NAMES}
-        assert re.search(r"line \d+ ", message) or named & set(re.findall(r"\w+", message)), message
+        assert re.search(r"line \d+ |lines \d+ and \d+ ", message) or named & set(re.findall(r"\w+", message)), message
         assert stray is not None or encoding != "utf-8" or changes, message
     else:
         if stray is None and "GATEWAY_URL" not in names:
