@@ -46,10 +46,9 @@ class RecordSender:
     def send(self, records: pa.Table) -> None:
         """Hand over records as `DetailEncoder` makes them. Raises as `flush`."""
         with self._errors():
-            producer = self._producer = self._producer or Producer({
-                **client_settings(self._kafka), **SINK_SETTINGS,
-                "on_delivery": self._delivered, "error_cb": self._failed,
-            })  # fmt: skip
+            producer = self._producer = self._producer or Producer(
+                {**client_settings(self._kafka), **SINK_SETTINGS, "on_delivery": self._delivered}
+            )
             for number, message in enumerate(iter_messages(records)):
                 produce(producer, self._topic, *message)
                 if number % _POLLED == 0:
@@ -78,20 +77,18 @@ class RecordSender:
         """Raise the pipeline's error for one of the client's, and go on with a new client."""
         try:
             yield
-        except KafkaException as exc:
-            if self._producer is not None:
-                self._producer.poll(0)  # what `produce` raises does not tell the cause
-            error = self._failure or exc.args[0]
+        except (KafkaException, SystemError) as exc:
+            error = _error_of(exc)
+            if error.code() == KafkaError._FATAL and self._producer is not None:
+                try:
+                    self._producer.poll(0)  # raises the cause, which `produce` does not tell
+                except (KafkaException, SystemError) as cause:
+                    error = _error_of(cause)
             self.discard()
             raise self._error(error) from exc
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
         self._failure = self._failure or error
-
-    def _failed(self, error: KafkaError) -> None:
-        """Keep the cause if the client takes no record any more. Without this callback its calls would raise it."""
-        if error.fatal():
-            self._failure = error
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -103,3 +100,12 @@ class RecordSender:
         if remedy := OF_BROKER.get(error.code()):
             return ConfigurationError(f"{error}: {remedy}", topic=self._topic)
         return broker_error(KafkaException(error), self._kafka, "Write", self._topic)
+
+
+def _error_of(exc: KafkaException | SystemError) -> KafkaError:
+    """Return the client's error, which is the cause of a SystemError if a delivery report came after it was raised."""
+    cause = exc if isinstance(exc, KafkaException) else exc.__cause__
+    if not isinstance(cause, KafkaException):
+        raise exc
+    error: KafkaError = cause.args[0]
+    return error
