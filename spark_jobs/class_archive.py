@@ -9,7 +9,6 @@ Exit codes: 0 the archive is there; 1 it could not be made.
 """
 
 import argparse
-import datetime as dt
 import logging
 import shutil
 import sys
@@ -24,7 +23,6 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.contracts.clock import rfc3339
 from include.runtime.command import as_command
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import SparkSettings
@@ -40,10 +38,6 @@ _SHORT_TIMEOUTS = {"kafka.default.api.timeout.ms": "1000", "kafka.request.timeou
             "fetchOffset.retryIntervalMs": "10"}  # fmt: skip
 _BATCHES = 3  # of the stream: the first is planned and committed by other classes than those after it
 _STREAMING_S = 120.0
-_AT = dt.datetime(2026, 11, 20, 9, 30, tzinfo=dt.UTC)
-_TIMES = {"createdAt": rfc3339(_AT), "modifiedAt": rfc3339(_AT)}
-_MEMBER = {"id": 7, "nickname": "하늘", "city": "서울", **_TIMES}
-_BOARD = {"id": 8, "memberId": 7, "title": "첫 글", "body": "본문", **_TIMES}
 _ENDING_S = 120.0
 
 
@@ -115,7 +109,7 @@ def _run_stream(session: SparkSession, folder: str) -> None:
 
 
 def _run_batch(session: SparkSession) -> None:
-    """Run the batch jobs' code paths: a read of a range, and the operations of a rebuild."""
+    """Run the operations of a rebuild, and load the classes of Spark's Kafka source, which plans the stream."""
     offsets = '{"board": {"0": 0}}', '{"board": {"0": 1}}'
     read = session.read.format("kafka").option("assign", '{"board": [0]}').options(**PLANNING_OPTIONS)
     read = read.option("startingOffsets", offsets[0]).option("endingOffsets", offsets[1])
