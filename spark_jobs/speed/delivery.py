@@ -29,7 +29,6 @@ from include.kafka.committed import Committed, committed_by_group, committed_of,
 from include.runtime.failpoints import failpoint
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.speed.detail_records import iter_messages, unpacked
-from spark_jobs.speed.join_tasks import Output
 from spark_jobs.speed.record_sender import OF_BROKER, RecordSender, produce
 
 log = logging.getLogger(__name__)
@@ -51,7 +50,6 @@ class Delivery(ABC):
     """Sends joined records: `commit` those of a batch, or `commit_page` for pending records."""
 
     is_exactly_once: bool
-    output: Output  # of the tasks
     committed = Committed({})
 
     @abstractmethod
@@ -86,7 +84,6 @@ class AtLeastOnce(Delivery):
     """The tasks send the records of batches. A crash before the ledger is advanced sends the records again."""
 
     is_exactly_once = False
-    output = Output.SENT
 
     def __init__(self, kafka: KafkaConnection, definition: Definition) -> None:
         self._sender = RecordSender(kafka, definition.output.name)
@@ -106,7 +103,6 @@ class ExactlyOnce(Delivery):
     """One transaction for each batch, with the offsets of the stream. Not thread-safe, except `check`."""
 
     is_exactly_once = True
-    output = Output.RETURNED
 
     def __init__(self, kafka: KafkaConnection, definition: Definition) -> None:
         self._kafka = kafka

@@ -150,7 +150,8 @@ class StreamTableJoin:
         self._max_bytes = settings.stream.max_batch_bytes  # of records in the driver at once
         self._joiner, self._encoder = Joiner(definition, settings.timezone), DetailEncoder(definition)
         self._task = JoinTask(
-            definition, settings.kafka.connection, settings.timezone, delivery.output, self._max_bytes,
+            definition, settings.kafka.connection, settings.timezone,
+            Output.RETURNED if delivery.is_exactly_once else Output.SENT, self._max_bytes,
             tuple(excluded), context.tracer is not None,
         )  # fmt: skip
         self._has_uncommitted = False  # pending records of a batch that may be read again
