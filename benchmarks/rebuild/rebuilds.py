@@ -27,6 +27,7 @@ from include.contracts.day import Day
 from include.contracts.pipelines import BOARD, BOARD_DETAIL, MEMBER
 from include.integrity.days.publication import SPEED_LAYER, undo
 from include.runtime.settings import Settings
+from spark_jobs.connectors.session import WORKER_DAEMON
 from stack.layout import PROJECT_ROOT
 from tests.servers import wait_until
 from tests.support.broker import producers_times
@@ -40,7 +41,7 @@ _SETTLED_S = 900.0
 _TOLERANCE = 1.2
 _PEER_TABLE = "board_detail_by_hand"
 _PEER_COUNT = "SELECT count(*) FROM board_detail_by_hand"
-_WORKER = "-m spark_jobs.worker_daemon"
+_WORKER = f"-m {WORKER_DAEMON}"
 _COUNT = "SELECT row_count FROM day_publication WHERE day = %s"
 
 

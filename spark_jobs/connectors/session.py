@@ -119,7 +119,6 @@ def require_token(context: SparkContext) -> None:
 
 # For the stream, a long-running application.
 STREAM_CONFIGURATION = {
-    "spark.python.daemon.module": "spark_jobs.worker_daemon",
     # Spark's default starts a `readlink` process for each file that it renames: 60 ms per batch
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -134,10 +133,10 @@ REDACTED_OPTIONS = "(?i)url|password|secret|jaas|keystore"
 # For every driver. Tasks run in Python, and the JVM plans and moves their results: too little for the C2 compiler to
 # pay off, which took a third of a start.
 COMPILER_OPTIONS = "-XX:TieredStopAtLevel=1"
+WORKER_DAEMON = "spark_jobs.worker_daemon"  # the module that forks Python workers
 BATCH_CONFIGURATION = {
     "spark.shuffle.compress": "false",  # blobs live for seconds, and CPU is scarcer than disk
     "spark.shuffle.spill.compress": "false",
-    "spark.python.daemon.module": "spark_jobs.worker_daemon",
 }
 # A JVM that ran out of memory could go on for hours in a broken state. So it exits, and the supervisor restarts it.
 EXIT_OPTION = "-XX:+ExitOnOutOfMemoryError"
@@ -252,6 +251,7 @@ def _configuration(spark: SparkSettings, driver_memory: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.local.dir": str(scratch),
+        "spark.python.daemon.module": WORKER_DAEMON,
     }
     if is_local:
         # Without it the driver's ports would serve its blocks, including rows of members, to every local user. In local

@@ -23,7 +23,7 @@ from include.runtime.failpoints import (
     VARIABLE,
 )
 from include.runtime.process_tree import descendants, kill, kill_with_children
-from spark_jobs.connectors.session import STREAM_CONFIGURATION
+from spark_jobs.connectors.session import WORKER_DAEMON
 from stack import leftovers
 from stack.env_file import MARKER
 from stack.machine import unused
@@ -34,7 +34,7 @@ from tests.support.pipeline import ROOT
 from tests.support.set_clock import SetClock
 
 CLOCK_SET_BACK = "clock set back"
-_DAEMON = f"-m {STREAM_CONFIGURATION['spark.python.daemon.module']}"  # and its workers, which it forks
+_DAEMON = f"-m {WORKER_DAEMON}"  # and its workers, which it forks
 _PORTS = ("STREAM_METRICS_PORT", "STREAM_SERVE_METRICS_PORT")
 _LOOK_S = 0.05
 _PAUSE_S = 0.2
