@@ -52,7 +52,7 @@ from spark_jobs.speed.join_tasks import (
     run_tasks,
     topic_splits,
 )
-from spark_jobs.speed.joiner import Joiner, pieces
+from spark_jobs.speed.joiner import Joiner
 from spark_jobs.speed.pending_store import (
     Coordinates,
     PendingBatch,
@@ -421,13 +421,12 @@ class StreamTableJoin:
         """Send the records whose key is known, and mark them as sent."""
         began_ns = time.time_ns()
         failpoint_records("resolve.records", lambda *at: any(record[:3] == at for record in batch.records))
-        raw = _raw(batch.records)
-        rows = self._rows_with(unique_keys(self._joiner.keys(self._joiner.decode(raw))))
+        decoded = self._joiner.decode(_raw(batch.records))
+        rows = self._rows_with(unique_keys(self._joiner.keys(decoded)))
         records: list[bytes] = []
         sent: list[Coordinates] = []
         traceparents: list[str | None] = []
-        for piece in pieces(raw, rows):
-            joined = self._joiner.join(self._joiner.decode(piece), rows)
+        for joined in self._joiner.join(decoded, rows):
             records.append(packed(self._encoder.encode(joined.sent, joined.matches)))
             places = joined.sent.select(["partition", "offset"]).to_pylist()
             sent += [Coordinates(self._stream.name, each["partition"], each["offset"]) for each in places]

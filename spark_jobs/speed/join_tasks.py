@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cache, lru_cache
 from heapq import heappop, heappush
-from itertools import chain
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -25,7 +24,7 @@ from include.runtime.failpoints import failpoint, failpoint_records
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.connectors.splits import Split, TopicSplit, read_columns, read_topic
 from spark_jobs.speed.detail_records import DetailEncoder, RecordTooLarge, packed, unpacked
-from spark_jobs.speed.joiner import Joiner, pieces
+from spark_jobs.speed.joiner import Joiner
 from spark_jobs.speed.pending_store import PendingRecord
 from spark_jobs.speed.record_sender import RecordSender
 
@@ -177,17 +176,19 @@ def _joined(splits: Sequence[Split], table: pa.Table, settled: pa.Table | None, 
     newest: list[int] = []
     traces: set[str] = set()
     records: list[bytes] = []
-    for raw in chain.from_iterable(pieces(each, table) for each in _read(splits, task.kafka)):
+    for raw in _read(splits, task.kafka):
         decoded = joiner.decode(raw)
-        joined = joiner.join(decoded, table)
-        waiting = joined.left if settled is None else joiner.not_among(decoded, settled)
-        if task.output is not Output.DROPPED and joined.sent.num_rows:
-            details = encoder.encode(joined.sent, joined.matches)
-            if sender is None:
-                records.append(packed(details))
-            else:
-                sender.send(details)
-        sent += joined.sent.num_rows
+        left_rows = []
+        for joined in joiner.join(decoded, table):
+            if task.output is not Output.DROPPED and joined.sent.num_rows:
+                details = encoder.encode(joined.sent, joined.matches)
+                if sender is None:
+                    records.append(packed(details))
+                else:
+                    sender.send(details)
+            sent += joined.sent.num_rows
+            left_rows.append(joined.left)
+        waiting = pa.concat_tables(left_rows) if settled is None else joiner.not_among(decoded, settled)
         pending += waiting.num_rows
         rejected += len(decoded.rejects)
         newest += [each for each in (decoded.newest_ms,) if each is not None]

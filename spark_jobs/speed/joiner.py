@@ -97,9 +97,18 @@ class Joiner:
         """Return the keys of the table that the rows name; null for a tombstone."""
         return decoded.rows[self._join_column]
 
-    def join(self, decoded: Decoded, table: pa.Table) -> Joined:
-        """Join the rows with those of the table, see `matches_of_newest`. Tombstones go to the topic unmatched."""
-        rows = decoded.rows
+    def join(self, decoded: Decoded, table: pa.Table) -> Iterator[Joined]:
+        """Join the rows with those of the table, see `matches_of_newest`. Tombstones go to the topic unmatched.
+
+        Yields pieces in the order of the rows, one at least: many rows may take one of the table, however long it is.
+        """
+        texts = [column for column in table.columns if pa.types.is_string(column.type)]
+        longest = sum(pc.max(pc.binary_length(column)).as_py() or 0 for column in texts)
+        most, rows = max(1, _JOINED_BYTES // max(1, longest)), decoded.rows
+        for start in range(0, rows.num_rows or 1, most):
+            yield self._joined(rows.slice(start, most).combine_chunks(), table)
+
+    def _joined(self, rows: pa.Table, table: pa.Table) -> Joined:
         indexes = matches_of_newest(array(rows[self._join_column]), table, self._table_key)
         is_sent = pc.or_(array(rows["deleted"]), indexes.is_valid())
         left = rows.slice(0, 0)
@@ -124,18 +133,6 @@ class Joiner:
             "accepted_at": left["accepted_at"], "version_at": left["version_at"], "traceparent": left["traceparent"],
         }  # fmt: skip
         return [PendingRecord(**row) for row in pa.table(columns).to_pylist()]
-
-
-def pieces(raw: pa.Table, table: pa.Table) -> Iterator[pa.Table]:
-    """Yield the records in pieces to join, in their order. Many may take one row of the table, however long it is."""
-    texts = [column for column in table.columns if pa.types.is_string(column.type)]
-    longest = sum(pc.max(pc.binary_length(column)).as_py() or 0 for column in texts)
-    most = max(1, _JOINED_BYTES // max(1, longest))
-    if raw.num_rows <= most:  # nearly always
-        yield raw
-        return
-    for start in range(0, raw.num_rows, most):
-        yield raw.take(pa.array(range(start, min(start + most, raw.num_rows))))
 
 
 def _traceparents(headers: pa.Array) -> pa.Array:

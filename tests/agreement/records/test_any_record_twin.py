@@ -155,7 +155,7 @@ def hold_the_join(drawn, right, rejects, definition, zone):
         for one in right
     ]  # fmt: skip
     known = plain(table)
-    joined = joiner.join(decoded, newest([known], definition))
+    (joined,) = joiner.join(decoded, newest([known], definition))
     join_column = stream.field(definition.join_field).column
     left = [one for one in right if not one.deleted and one.values[join_column] != 7]
     assert joiner.pending(decoded, joined.left) == [waiting(drawn[one.offset], one, definition, zone) for one in left]
@@ -283,7 +283,7 @@ def test_the_join_writes_records_that_keep_the_contract_with_the_same_values(def
 def hold_joined(definition, tables, streams):
     """Join the records; returns how many are sent."""
     joiner = Joiner(definition, "Asia/Seoul")
-    joined = joiner.join(joiner.decode(raw(streams)), newest(tables, definition))
+    (joined,) = joiner.join(joiner.decode(raw(streams)), newest(tables, definition))
     known = right_rows(tables, definition.table)
     join_column = definition.stream.field(definition.join_field).column
     sent = [one for one in right_rows(streams, definition.stream).values() if one.values[join_column] in known]
@@ -368,7 +368,7 @@ def test_a_deletion_has_the_same_version_for_readers_of_the_output(definition, t
     headers = [] if text is None else [(h.ACCEPTED_AT, text.encode()), (h.TRACEPARENT, TRACE.encode())]
     sent = AnyRecord(definition.stream.name, b"7", None, headers)
     joiner = Joiner(definition, "UTC")
-    joined = joiner.join(joiner.decode(raw([sent])), newest([], definition))
+    (joined,) = joiner.join(joiner.decode(raw([sent])), newest([], definition))
     hold_the_details(joined, [read_single(Message(sent, 0), definition.stream)], [sent], {}, definition, "UTC")
 
 

@@ -195,7 +195,8 @@ def test_the_join_and_its_pending_records(drawn):
     right = [number for number, each in enumerate(found) if each.is_right]
     assert decoded.rows["offset"].to_pylist() == right
     assert {reject.offset for reject in decoded.rejects} == set(range(len(found))) - set(right)
-    waiting = joiner.pending(decoded, joiner.join(decoded, newest([], PIPELINES[topic])).left)
+    (joined,) = joiner.join(decoded, newest([], PIPELINES[topic]))
+    waiting = joiner.pending(decoded, joined.left)
     assert [each.offset for each in waiting] == [n for n in right if found[n].record.value is not None]
     # the records as they are read back, to be joined again
     again = joiner.decode(_raw([StoredRecord(*(getattr(each, name) for name in StoredRecord._fields))
