@@ -122,8 +122,8 @@ def keep_rejects(context: DriverContext, rejected: Sequence[Reject]) -> None:
 class StreamTableJoin:
     """Joins batches of the stream with the table, and pending records once the table has their key.
 
-    The driver looks up the rows that the records of a batch name. A batch is one Spark job, whose tasks read, decode,
-    join with these rows, and send or return the records (`spark_jobs.speed.join_tasks`).
+    The driver looks up the rows that the records of a batch name. The tasks of a batch read, decode, join with these
+    rows, and send or return the records (`spark_jobs.speed.join_tasks`).
     """
 
     def __init__(

@@ -94,21 +94,19 @@ def run_tasks(
     rows = packed(table), None if settled is None else packed(settled)
     held = context.broadcast(rows) if sum(len(each or b"") for each in rows) > _CLOSURE_BYTES else None
     given: Callable[[], tuple[bytes, bytes | None]] = (lambda: rows) if held is None else (lambda: held.value)
-    found: list[Part | PipelineError | RecordTooLarge] = []
+    parts: list[Part] = []
     at_once = JOB_TASKS * context.defaultParallelism
     for name in _EXECUTION:
         context.setLocalProperty(name, None)  # type: ignore[arg-type]
     try:
         for some in (groups[start : start + at_once] for start in range(0, len(groups), at_once)):
-            found += context.parallelize(some, len(some)).map(lambda group: _run(group, *given(), task)).collect()
+            for each in context.parallelize(some, len(some)).map(lambda group: _run(group, *given(), task)).collect():
+                if isinstance(each, BaseException):
+                    raise each
+                parts.append(each)
     finally:
         if held is not None:
             held.destroy()
-    parts = []
-    for each in found:
-        if isinstance(each, BaseException):
-            raise each
-        parts.append(each)
     return parts
 
 
