@@ -101,10 +101,8 @@ drill: setup ## restore a stack of its own from a backup, and update it from an 
 	@$(PY) -m tests.faults.drills $(if $(FROM),--ref $(FROM))
 
 bench: setup ## measure gateway, stream and batch beside their peers, for an hour and a half at most; needs wrk, a JDK and a quiet machine
-	@$(PY) -m benchmarks.gateway
-	@$(PY) -m benchmarks.stream
-	@$(PY) -m benchmarks.rebuild
-	@$(PY) -m benchmarks.publish
+	@missed=; for each in gateway stream rebuild publish; do $(PY) -m benchmarks.$$each || missed="$$missed $$each"; done; \
+	[ -z "$$missed" ] || { echo "see above:$$missed"; exit 1; }
 
 bench-guard: setup ## compare the cost of each hot path with benchmarks/guard.toml, for eight minutes; needs wrk, a JDK and a quiet machine
 	@$(PY) -m benchmarks.guard $(N)

@@ -36,6 +36,7 @@ from tests.servers import DEFAULTS, KafkaServer, PostgresTestServer, kafka_serve
 from tests.support.pipeline import environment, migrated, rows
 
 PARTITIONS = 8
+RETENTION_DAYS = 3_650  # records of benchmarks have fixed days
 SEED = 7
 _DATABASE = "bench"
 _READY_S = 180.0
@@ -141,10 +142,10 @@ class Bench:
 
     def variables(self, **more: str) -> dict[str, str]:
         """Return the environment of our applications."""
-        found = environment(self.kafka, self.postgres, self.settings.database.name, self.folder)
+        found = self._environment()
         for name in _SETTINGS_OF_TESTS:
             found.pop(name)
-        return {**os.environ, **found, "KAFKA_PARTITIONS": str(PARTITIONS), "PYTHONPATH": str(PROJECT_ROOT), **more}
+        return {**os.environ, **found, "PYTHONPATH": str(PROJECT_ROOT), **more}
 
     @contextlib.contextmanager
     def ours(self, *arguments: str, keep_state: bool = False, **more: str) -> Iterator[Application]:
@@ -232,9 +233,12 @@ class Bench:
             application.end()
 
     def _new_database(self) -> Settings:
-        variables = environment(self.kafka, self.postgres, _DATABASE, self.folder)
         migrated(self.kafka, self.postgres, _DATABASE, self.folder)
-        return Settings.from_environment({**variables, "KAFKA_PARTITIONS": str(PARTITIONS)})
+        return Settings.from_environment(self._environment())
+
+    def _environment(self) -> dict[str, str]:
+        found = environment(self.kafka, self.postgres, _DATABASE, self.folder)
+        return {**found, "KAFKA_PARTITIONS": str(PARTITIONS), "KAFKA_RETENTION_DAYS": str(RETENTION_DAYS)}
 
     def _checkpoint(self) -> None:
         connection = psycopg2.connect(self.postgres.superuser_dsn())
