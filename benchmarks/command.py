@@ -4,7 +4,8 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterable
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from benchmarks.report import Report, conclude
@@ -31,7 +32,7 @@ def parsed(parser: argparse.ArgumentParser, names: Collection[str]) -> argparse.
 
 
 def run(reports: Callable[[], Iterable[Report]], file: Path | None) -> int:
-    """Make the reports; returns 0 if every goal was reached, 1 if one was missed, 2 if a program is missing."""
+    """Make the reports; returns 0 if every goal was reached, 2 if a program is missing, 1 otherwise."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that context managers end all processes
     print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} before the start")
     try:
@@ -41,7 +42,18 @@ def run(reports: Callable[[], Iterable[Report]], file: Path | None) -> int:
         return 2
 
 
-def announced(name: str) -> str:
-    """Print the name and return it."""
-    print(f"\n{name}", flush=True)
-    return name
+def each(names: Iterable[str], measure: Callable[[str], Report]) -> Iterator[Report]:
+    """Yield the report of each benchmark. One that fails, or whose peer does, is reported, and does not end the others.
+
+    Raises StackError.
+    """
+    for name in names:
+        print(f"\n{name}", flush=True)
+        try:
+            report = measure(name)
+        except StackError:
+            raise
+        except Exception as exc:  # noqa: BLE001  # the next ones may take an hour
+            traceback.print_exc()
+            report = Report(name, failure=f"{type(exc).__name__}: {exc}")
+        yield report

@@ -38,6 +38,7 @@ class Report:
     name: str
     rows: list[dict[str, Any]] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
+    failure: str | None = None
 
     def add(self, row: dict[str, Any]) -> None:
         """Add and print a run. All runs of a report have the same columns; the first is the run's name."""
@@ -55,12 +56,12 @@ class Report:
     @property
     def is_good(self) -> bool:
         """True if all goals were reached."""
-        return all(goal.is_reached for goal in self.goals)
+        return self.failure is None and all(goal.is_reached for goal in self.goals)
 
     def as_data(self) -> dict[str, Any]:
         """Return the report as data for a JSON file."""
         goals = [{"goal": goal.text, "figure": goal.figure, "reached": goal.is_reached} for goal in self.goals]
-        return {"benchmark": self.name, "rows": self.rows, "goals": goals}
+        return {"benchmark": self.name, "rows": self.rows, "goals": goals, "failure": self.failure}
 
     def _print(self, cells: Sequence[object]) -> None:
         first, *rest = cells
@@ -68,12 +69,14 @@ class Report:
 
 
 def conclude(reports: Sequence[Report], file: Path | None) -> int:
-    """Print missed goals and write the results to the file, if given; returns the exit code."""
+    """Print what failed and missed goals, and write the results to the file, if given; returns the exit code."""
     if file is not None:
         file.write_text(json.dumps([report.as_data() for report in reports], indent=2) + "\n")
+    failed = [f"{report.name}: {report.failure.splitlines()[0]}" for report in reports if report.failure is not None]
     missed = [f"{report.name}: {goal.text}" for report in reports for goal in report.goals if not goal.is_reached]
-    print("\n" + ("missed: " + "; ".join(missed) if missed else "all goals reached"))
-    return 1 if missed else 0
+    found = [f"{what}: {'; '.join(those)}" for what, those in (("failed", failed), ("missed", missed)) if those]
+    print("\n" + ("\n".join(found) or "all goals reached"))
+    return 1 if found else 0
 
 
 def in_turns(names: Iterable[str], rounds: int) -> Iterator[tuple[int, str]]:

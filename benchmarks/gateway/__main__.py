@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
-from benchmarks.command import announced, parsed, parser_of, run
+from benchmarks.command import each, parsed, parser_of, run
 from benchmarks.gateway.events import arrays, single
 from benchmarks.gateway.outages import memory, outage, replay
 from benchmarks.gateway.processes import Bench, bench
@@ -36,10 +36,11 @@ def main() -> int:
 
     def reports() -> Iterator[Report]:
         require_wrk()
-        for name in arguments.names or _BENCHMARKS:
-            announced(name)
-            with bench() as parts:
-                yield _BENCHMARKS[name](parts, arguments)
+        yield from each(arguments.names or _BENCHMARKS, measured)
+
+    def measured(name: str) -> Report:
+        with bench() as parts:
+            return _BENCHMARKS[name](parts, arguments)
 
     return run(reports, arguments.json)
 

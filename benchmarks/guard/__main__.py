@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from benchmarks.command import announced, run
+from benchmarks.command import run
 from benchmarks.gateway.wrk import require_wrk
 from benchmarks.guard.figures import FIGURES, SECTIONS, measure
 from benchmarks.guard.recorded import FILE, judge, recorded
@@ -29,7 +29,7 @@ def main() -> int:
         require_wrk()
         ensure_jars()
         limits = recorded(FILE, FIGURES)
-        report = Report(announced("guard"))
+        report = Report("guard")
         judge(report, measure(names or list(SECTIONS)), limits)
         yield report
 

@@ -4,9 +4,9 @@ Exit codes: 0 every goal was reached; 1 one was missed; 2 something is missing h
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
-from benchmarks.command import announced, parsed, parser_of, run
+from benchmarks.command import each, parsed, parser_of, run
 from benchmarks.publish.parts import Bench, bench
 from benchmarks.publish.questions import questions
 from benchmarks.publish.readers import readers
@@ -23,13 +23,11 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=records.BOARDS, help="of the day; at most 8,000 in questions")
     arguments = parsed(parser, _BENCHMARKS)
 
-    def reports() -> Iterator[Report]:
-        for name in arguments.names or _BENCHMARKS:
-            announced(name)
-            with bench(arguments.rows) as parts:
-                yield _BENCHMARKS[name](parts, arguments.rounds)
+    def measured(name: str) -> Report:
+        with bench(arguments.rows) as parts:
+            return _BENCHMARKS[name](parts, arguments.rounds)
 
-    return run(reports, arguments.json)
+    return run(lambda: each(arguments.names or _BENCHMARKS, measured), arguments.json)
 
 
 if __name__ == "__main__":

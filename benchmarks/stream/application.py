@@ -41,7 +41,11 @@ class Application:
         """Raise Ended, with the end of the log, if it is not running."""
         code = self._process.poll()
         if code is not None:
-            raise Ended(f"{self.name} ended with {code}:\n{self.log.read_text(errors='replace')[-3000:]}")
+            raise Ended(f"{self.name} ended with {code}:\n{self.tail()}")
+
+    def tail(self) -> str:
+        """Return the end of the log."""
+        return self.log.read_text(errors="replace")[-3000:]
 
     def freeze(self) -> None:
         """Stop all its processes until `thaw`."""

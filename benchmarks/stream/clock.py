@@ -45,7 +45,7 @@ def time_until(count: int, progress: Callable[[], int], started_at: float, *appl
             first_s = first_s or now - started_at
             moved_at, seen = now, done
         elif now - moved_at > _STALL_TIMEOUT_S:
-            logs = ", ".join(str(application.log) for application in applications)
-            raise AssertionError(f"nothing moved for {_STALL_TIMEOUT_S:.0f} s at {seen:,} of {count:,}; see {logs}")
+            logs = "\n".join(f"{application.name}:\n{application.tail()}" for application in applications)
+            raise AssertionError(f"nothing moved for {_STALL_TIMEOUT_S:.0f} s at {seen:,} of {count:,}\n{logs}")
         time.sleep(_LOOK_S)
     return Timing(first_s, moved_at - started_at, seen)

@@ -4,9 +4,11 @@ import json
 
 import pytest
 
+from benchmarks.command import each
 from benchmarks.gateway.report import row
 from benchmarks.gateway.wrk import Load
 from benchmarks.report import Goal, Report, conclude
+from stack.layout import StackError
 
 
 @pytest.mark.parametrize(
@@ -47,3 +49,23 @@ def test_a_missed_goal_is_the_exit_code_and_is_named(capsys, tmp_path):
     assert "missed: bad: two" in capsys.readouterr().out
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert [report["goals"][0]["reached"] for report in figures] == [True, False]
+
+
+def test_a_benchmark_that_fails_is_named_and_the_others_are_measured(capsys):
+    def measured(name):
+        if name == "second":
+            raise AssertionError("nothing moved\nthe log")
+        return Report(name)
+
+    reports = list(each(["first", "second", "third"], measured))
+    assert [report.is_good for report in reports] == [True, False, True]
+    assert conclude(reports, None) == 1
+    assert "failed: second: AssertionError: nothing moved\n" in capsys.readouterr().out
+
+
+def test_a_program_that_is_missing_ends_all_benchmarks():
+    def measured(_name):
+        raise StackError("wrk is not on PATH")
+
+    with pytest.raises(StackError):
+        list(each(["first", "second"], measured))
