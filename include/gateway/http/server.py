@@ -215,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
             call = self._call = server.admit(self, request, head)
             is_kept = call.takes_body
         except Fault as refusal:
-            self._refusal = refusal
+            self._refusal = refusal.with_traceback(None)  # which has this connection
             is_kept = False
         length = request.length(server.limits)
         if length is not None and len(data) - end >= length:  # the usual case: the whole body has arrived
@@ -282,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
                 answer = self._answer_of(self._refusal)
         finally:
             self._release()
-            self._request = self._refusal = self._task = None  # a refusal's traceback has this connection
+            self._request = self._refusal = self._task = None
         seconds = self._loop.time() - began
         self._server.application.answered(request, call, answer, len(body), seconds, request_id)
         if self._transport.is_closing():
