@@ -101,8 +101,9 @@ drill: setup ## restore a stack of its own from a backup, and update it from an 
 	@$(PY) -m tests.faults.drills $(if $(FROM),--ref $(FROM))
 
 bench: setup ## measure gateway, stream and batch beside their peers, for an hour and a half at most; needs wrk, a JDK and a quiet machine
-	@missed=; for each in gateway stream rebuild publish; do $(PY) -m benchmarks.$$each || missed="$$missed $$each"; done; \
-	[ -z "$$missed" ] || { echo "see above:$$missed"; exit 1; }
+	@missed=; for each in gateway stream rebuild publish; do \
+		$(PY) -m benchmarks.$$each || { code=$$?; [ $$code = 1 ] || exit $$code; missed="$$missed $$each"; }; \
+	done; [ -z "$$missed" ] || { echo "failed, or missed a goal:$$missed"; exit 1; }
 
 bench-guard: setup ## compare the cost of each hot path with benchmarks/guard.toml, for eight minutes; needs wrk, a JDK and a quiet machine
 	@$(PY) -m benchmarks.guard $(N)

@@ -42,7 +42,7 @@ def run(reports: Callable[[], Iterable[Report]], file: Path | None) -> int:
         return 2
 
 
-def each(names: Iterable[str], measure: Callable[[str], Report]) -> Iterator[Report]:
+def measure_each(names: Iterable[str], measure: Callable[[str], Report]) -> Iterator[Report]:
     """Yield the report of each benchmark. One that fails, or whose peer does, is reported, and does not end the others.
 
     Raises StackError.

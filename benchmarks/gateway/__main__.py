@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
-from benchmarks.command import each, parsed, parser_of, run
+from benchmarks.command import measure_each, parsed, parser_of, run
 from benchmarks.gateway.events import arrays, single
 from benchmarks.gateway.outages import memory, outage, replay
 from benchmarks.gateway.processes import Bench, bench
@@ -36,7 +36,7 @@ def main() -> int:
 
     def reports() -> Iterator[Report]:
         require_wrk()
-        yield from each(arguments.names or _BENCHMARKS, measured)
+        yield from measure_each(arguments.names or _BENCHMARKS, measured)
 
     def measured(name: str) -> Report:
         with bench() as parts:

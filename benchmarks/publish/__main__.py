@@ -6,7 +6,7 @@ Exit codes: 0 every goal was reached; 1 one was missed; 2 something is missing h
 import sys
 from collections.abc import Callable, Mapping
 
-from benchmarks.command import each, parsed, parser_of, run
+from benchmarks.command import measure_each, parsed, parser_of, run
 from benchmarks.publish.parts import Bench, bench
 from benchmarks.publish.questions import questions
 from benchmarks.publish.readers import readers
@@ -27,7 +27,7 @@ def main() -> int:
         with bench(arguments.rows) as parts:
             return _BENCHMARKS[name](parts, arguments.rounds)
 
-    return run(lambda: each(arguments.names or _BENCHMARKS, measured), arguments.json)
+    return run(lambda: measure_each(arguments.names or _BENCHMARKS, measured), arguments.json)
 
 
 if __name__ == "__main__":

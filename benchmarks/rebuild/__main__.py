@@ -7,7 +7,7 @@ Exit codes: 0 every goal was reached; 1 one was missed; 2 a program is missing o
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
-from benchmarks.command import each, parsed, parser_of, run
+from benchmarks.command import measure_each, parsed, parser_of, run
 from benchmarks.rebuild.rebuilds import day, history, night, ten
 from benchmarks.report import Report
 from benchmarks.stream.parts import Bench, bench
@@ -25,7 +25,9 @@ def main() -> int:
     def reports() -> Iterator[Report]:
         members, boards = (round(n * arguments.scale) for n in (records.MEMBERS, records.BOARDS))
         with bench(members, boards) as parts:
-            yield from each(arguments.names or _BENCHMARKS, lambda name: _BENCHMARKS[name](parts, arguments.rounds))
+            yield from measure_each(
+                arguments.names or _BENCHMARKS, lambda name: _BENCHMARKS[name](parts, arguments.rounds)
+            )
 
     return run(reports, arguments.json)
 

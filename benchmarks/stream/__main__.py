@@ -8,7 +8,7 @@ Exit codes: 0 every goal was reached; 1 one was missed; 2 a program is missing o
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
-from benchmarks.command import each, parsed, parser_of, run
+from benchmarks.command import measure_each, parsed, parser_of, run
 from benchmarks.report import Report
 from benchmarks.stream.joins import cold, exactly_once, steady
 from benchmarks.stream.latency import latency
@@ -34,7 +34,9 @@ def main() -> int:
     def reports() -> Iterator[Report]:
         ensure_jars()
         with bench(arguments.members, arguments.boards) as parts:
-            yield from each(arguments.names or _BENCHMARKS, lambda name: _BENCHMARKS[name](parts, arguments.rounds))
+            yield from measure_each(
+                arguments.names or _BENCHMARKS, lambda name: _BENCHMARKS[name](parts, arguments.rounds)
+            )
 
     return run(reports, arguments.json)
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.command import each
+from benchmarks.command import measure_each
 from benchmarks.gateway.report import row
 from benchmarks.gateway.wrk import Load
 from benchmarks.report import Goal, Report, conclude
@@ -57,7 +57,7 @@ def test_a_benchmark_that_fails_is_named_and_the_others_are_measured(capsys):
             raise AssertionError("nothing moved\nthe log")
         return Report(name)
 
-    reports = list(each(["first", "second", "third"], measured))
+    reports = list(measure_each(["first", "second", "third"], measured))
     assert [report.is_good for report in reports] == [True, False, True]
     assert conclude(reports, None) == 1
     assert "failed: second: AssertionError: nothing moved\n" in capsys.readouterr().out
@@ -68,4 +68,4 @@ def test_a_program_that_is_missing_ends_all_benchmarks():
         raise StackError("wrk is not on PATH")
 
     with pytest.raises(StackError):
-        list(each(["first", "second"], measured))
+        list(measure_each(["first", "second"], measured))
