@@ -65,9 +65,14 @@ class Delivery(ABC):
     def check(self) -> None:  # noqa: B027
         """Raise the error of the last `commit`, if it failed. Does not wait."""
 
-    def has(self, range_: OffsetRange) -> bool:
-        """True if the range is committed: a try failed after that."""
-        return False
+    def left_of(self, range_: OffsetRange) -> OffsetRange:
+        """Return what of the range is not committed; an empty range at the committed offsets if all of it is.
+
+        Parts of a range are committed if a try failed after them. What `commit` is sending does not count.
+        """
+        at = self.committed.offsets
+        start = {partition: max(range_.start.get(partition, 0), at.get(partition, 0)) for partition in range_.end}
+        return OffsetRange(start, {partition: max(end, start[partition]) for partition, end in range_.end.items()})
 
     @abstractmethod
     def commit_page(self, records: Records, plan: Callable[[int], object]) -> None:
@@ -179,11 +184,6 @@ class ExactlyOnce(Delivery):
         """See `Delivery.check`. No later transaction follows one that failed."""
         if self._failure is not None:
             raise self._failure
-
-    def has(self, range_: OffsetRange) -> bool:
-        """See `Delivery.has`. False for a range that is being sent."""
-        at = self.committed.offsets
-        return range_.count > 0 and all(at.get(partition, -1) >= end for partition, end in range_.end.items())
 
     def commit_page(self, records: Records, plan: Callable[[int], object]) -> None:
         """See `Delivery.commit_page`. Raises as `commit` and `settle`."""

@@ -154,7 +154,7 @@ class StreamTableJoin:
             Output.RETURNED if delivery.is_exactly_once else Output.SENT, self._max_bytes,
             tuple(excluded), context.tracer is not None,
         )  # fmt: skip
-        self._has_uncommitted = False  # pending records of a batch that may be read again
+        self._is_uncommitted = False  # a batch failed, maybe after its pending records were saved
         self._lock = threading.Lock()
         self._pending = PendingPages(context.store, table.known, self._max_bytes)
         self._resolved = 0
@@ -168,11 +168,14 @@ class StreamTableJoin:
         """
         started, began_ns = time.monotonic(), time.time_ns()
         failpoint_records("join.records", lambda topic, *at: topic == self._stream.name and range_.holds(*at))
-        if self._delivery.has(range_):
-            progress.set_progress(range_.end)
-            return
         with self._lock:
             self._forget_uncommitted()
+            left = self._delivery.left_of(range_)
+            if range_.count and not left.count:  # committed before a try failed
+                progress.set_progress(left.end)
+                return
+            range_ = left
+            self._is_uncommitted = self._delivery.is_exactly_once
             # the records' offsets are fixed; the table is read to its end afterwards, so that no row is missed
             self._refresh()
             refreshed = time.monotonic()
@@ -185,7 +188,6 @@ class StreamTableJoin:
                 parts = self._run(range_, rows, self._task)
                 failpoint("join.after_send")
                 done = time.monotonic()
-                self._has_uncommitted = self._delivery.is_exactly_once
                 self._save_left(parts, range_, rows, batch_id)
                 written = time.monotonic()
                 phases = {"refresh": refreshed - started, "lookup": looked_up - refreshed, "send": done - looked_up,
@@ -195,7 +197,7 @@ class StreamTableJoin:
                     range_,
                     lambda: self._committed(parts, range_, batch_id, phases, progress, began_ns, written),
                 )
-                self._has_uncommitted = False
+            self._is_uncommitted = False
         if is_too_large:
             for half in range_.cut(-(-range_.count // 2)):
                 self.process(half, STEP, progress)
@@ -253,11 +255,11 @@ class StreamTableJoin:
 
     def _forget_uncommitted(self) -> None:
         """Delete the pending records of a batch that was not committed: the next try may send them with the batch."""
-        if self._has_uncommitted:
+        if self._is_uncommitted:
             self._delivery.settle()
             offsets = self._delivery.committed.offsets
             self._context.retry(lambda: self._context.store.delete_from(self._stream.name, offsets), CONSUMER)
-            self._has_uncommitted = False
+            self._is_uncommitted = False
 
     def _is_too_large(self, range_: OffsetRange) -> bool:
         """True if the records of the range that `_keys_of` has read are too many bytes for a transaction."""
@@ -333,8 +335,8 @@ class StreamTableJoin:
         keep_rejects(self._context, rejected)
         with self._lock:
             self._delivery.settle()
-            committed = self._delivery.committed.offsets
-            self._delivery.commit((), OffsetRange(committed, end), lambda: progress.set_progress(end))
+            range_ = self._delivery.left_of(OffsetRange({}, end))
+            self._delivery.commit((), range_, lambda: progress.set_progress(range_.end))
             self._delivery.settle()
 
     def renew(self) -> None:

@@ -4,6 +4,7 @@ Real table, join and serve, over a real Kafka and PostgreSQL. With `--long`, of 
 does the same to a process.
 """
 
+import dataclasses
 import gc
 import itertools
 import random
@@ -14,12 +15,15 @@ from contextlib import closing
 
 import pytest
 
-from include.contracts.errors import DriverFenced, DriverSuperseded
+from include.contracts.errors import DriverFenced, DriverSuperseded, PipelineError
+from include.contracts.offsets import OffsetRange
 from include.contracts.pipelines import PIPELINES, SITE_PIPELINE
+from include.contracts.validation import Reject
 from include.runtime.failpoints import TRANSACTION_FAILPOINTS
 from include.runtime.settings import EXACTLY_ONCE
 from spark_jobs.speed import delivery, join
 from spark_jobs.speed.delivery import DeliveryInDoubt
+from spark_jobs.speed.isolation import Isolation
 from tests.property.test_stream import Driver, sources
 from tests.support.examples import is_long
 from tests.support.fenced import refuse_unfenced
@@ -174,3 +178,70 @@ def test_a_driver_that_goes_on_after_its_successor_began_sends_nothing(settings,
                     assert error is None or is_refused, (error, is_early)
                     check(settings, mine)
                     successor.serve()
+
+
+class Trials:
+    """The trial of a query that is not saved."""
+
+    def load(self):
+        return None
+
+    def save(self, trial):
+        pass
+
+
+class Position:
+    """A position that only moves on."""
+
+    def __init__(self):
+        self.at = {}
+
+    def set_progress(self, ends):
+        assert all(end >= self.at.get(partition, 0) for partition, end in ends.items()), (self.at, ends)
+        self.at |= ends
+
+
+@pytest.mark.shortened
+@pytest.mark.timeout(1_800)
+def test_a_record_that_fails_in_one_of_several_transactions_of_a_batch_is_rejected_alone(spark, settings, monkeypatch):
+    chance, failing, position = random.Random(1), set[int](), Position()
+    stream = settings.pipeline.stream
+    run = join.StreamTableJoin._run
+
+    def run_or_fail(self, range_, *given):
+        if any(range_.holds(0, each) for each in failing):
+            raise ZeroDivisionError("because of a record")
+        return run(self, range_, *given)
+
+    monkeypatch.setattr(join.StreamTableJoin, "_run", run_or_fail)
+    for _ in range(ROUNDS):
+        offsets = list(itertools.islice(_numbers, chance.randint(2, 20)))
+        values = [encoded(value_of(stream, each) | {settings.pipeline.join_field: KNOWN}) for each in offsets]
+        failing = set(chance.sample(offsets, chance.randint(1, 2)))
+        most = max(map(len, values)) * chance.randint(1, len(offsets))
+        bounded = dataclasses.replace(settings.stream, max_transaction_bytes=most)
+        with closing(Driver(spark, dataclasses.replace(settings, stream=bounded), EXACTLY_ONCE)) as driver:
+            driver.start()
+            driver.draw([RawRecord(stream.name, 0, each, str(each), value)
+                         for each, value in zip(offsets, values, strict=True)])  # fmt: skip
+            mine, delivery = driver._join, driver._delivery
+
+            def take(part, mine=mine, delivery=delivery):
+                mine.process(part, 0, position)
+                delivery.settle()
+
+            def reject(part, reason, mine=mine):
+                (offset,) = range(part.start[0], part.end[0])
+                record = Reject(stream.name, 0, offset, f"/: {reason}; of a test", None, None, None)
+                mine.reject([record], part.end, position)
+
+            isolation = Isolation(Trials(), take, reject, lambda exc: isinstance(exc, PipelineError), lambda: None,
+                                  threading.Event())  # fmt: skip
+            batch = OffsetRange({0: delivery.committed.offsets.get(0, 0)}, {0: offsets[-1] + 1})
+            isolation.run(lambda mine=mine, batch=batch: mine.process(batch, 0, position), lambda batch=batch: batch)
+            delivery.settle()
+        found = Counter(sources(settings))
+        assert {each: found[each] for each in offsets} == {each: int(each not in failing) for each in offsets}
+        rejected = rows(settings, 'SELECT "offset" FROM reject WHERE "offset" >= %(first)s', {"first": offsets[0]})
+        assert {at for (at,) in rejected} == failing
+        assert position.at == {0: offsets[-1] + 1}

@@ -260,9 +260,13 @@ class Driver:
         self._serve._details = Measured(self._serve._details, self.max_bytes)
         self._parts.callback(self._serve.close)
 
-    def join(self, records):
+    def draw(self, records):
+        """Let the stream have these records."""
         self._drawn = records
         self._records = raw(records)
+
+    def join(self, records):
+        self.draw(records)
         range_ = range_of((record.partition, record.offset) for record in records)
         if self._delivery.is_exactly_once:  # it takes no range that does not follow the one before
             taken = self._delivery.committed.offsets

@@ -272,14 +272,15 @@ def test_a_range_that_does_not_follow_is_refused(connection, log):
     assert not keys(connection, log)
 
 
-def test_a_range_that_is_committed_is_known(connection, log):
+def test_what_is_committed_is_not_left_of_a_range(connection, log):
     mine, _ = opened(connection, log)
     taken = OffsetRange({0: 0, 1: 0}, {0: 3, 1: 3})
-    assert not mine.has(taken)
+    assert mine.left_of(taken) == taken
     send(mine, (), taken)
-    assert mine.has(taken)
-    assert not mine.has(OffsetRange({0: 3, 1: 3}, {0: 3, 1: 4}))
-    assert not mine.has(OffsetRange({0: 3, 1: 3}, {0: 3, 1: 3}))  # an empty batch is tried, not skipped
+    nothing = OffsetRange({0: 3, 1: 3}, {0: 3, 1: 3})
+    assert mine.left_of(taken) == mine.left_of(nothing) == mine.left_of(OffsetRange({0: 1}, {0: 1, 1: 2})) == nothing
+    for more in ({0: 3, 1: 4}, {0: 5, 1: 4}):
+        assert mine.left_of(OffsetRange({0: 1}, more)) == OffsetRange({0: 3, 1: 3}, more)
 
 
 def test_the_largest_record_passes(connection, log):
