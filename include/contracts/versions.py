@@ -108,6 +108,18 @@ class Timed(Protocol):
         """Return the headers as pairs of name and value."""
 
 
+def headers_of(record: Timed) -> Sequence[tuple[str, bytes | None]]:
+    """Return the headers of a record. It has none if a name is not UTF-8, because the client then returns none.
+
+    After such an error another call of `headers` would end the process (confluent_kafka 2.16), so this is the only one.
+    """
+    try:
+        return record.headers() or ()
+    except (SystemError, UnicodeDecodeError):
+        record.set_headers([])  # type: ignore[attr-defined]  # only the client's own records raise
+        return ()
+
+
 def record_ms(record: Timed) -> int:
     """Return the time of a record in milliseconds since 1970; outside the years of the contract, it has none.
 
@@ -127,7 +139,7 @@ def record_time(record: Timed) -> dt.datetime | None:
 
 def accepted_time(record: Timed) -> dt.datetime | None:
     """Return the instant of the header `accepted-at`; None if it is missing or invalid."""
-    for name, value in record.headers() or ():
+    for name, value in headers_of(record):
         if name == ACCEPTED_AT:
             text = accepted_at(value)
             return None if text is None else parse_timestamp(text)

@@ -27,7 +27,7 @@ from include.contracts.fields import record_id
 from include.contracts.headers import EVENT_ID
 from include.contracts.pipelines import BOARD, MEMBER
 from include.contracts.topics import Topic
-from include.contracts.versions import Timed, accepted_time, accepted_version, record_time
+from include.contracts.versions import Timed, accepted_time, accepted_version, headers_of, record_time
 from include.database.named import query
 from include.gateway.fallback import schema as sql
 from include.gateway.intake import row_event_id
@@ -162,7 +162,7 @@ def version_of(topic: Topic, record: _Record, contents: bool = False) -> Publish
 
 
 def _content(topic: Topic, row_id: int, at: dt.datetime, record: _Record) -> Content | None:
-    found = dict(reversed(record.headers() or []))  # of several headers with one name, the first counts
+    found = dict(reversed(headers_of(record)))  # of several headers with one name, the first counts
     is_of_row = found.get(EVENT_ID) == row_event_id(topic.name, row_id, at).encode()
     return Content(at, record.value()) if is_of_row else None
 

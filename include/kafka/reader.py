@@ -48,6 +48,7 @@ class RangeReader:
             "queued.max.messages.kbytes": 32_768,
             "fetch.queue.backoff.ms": 10,  # a full queue would stop fetching for a second, its default
             "fetch.message.max.bytes": 4 << 20,
+            "receive.message.max.bytes": 1_000_000_000,  # of zstd, unpacked; other codecs have no limit
             "fetch.wait.max.ms": 50,  # a range that is begun waits for the fetch at the former one's end, else 500 ms
         }
         self._topic = ""

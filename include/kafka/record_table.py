@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from include.contracts.versions import END_MS, FIRST_MS, record_ms
+from include.contracts.versions import END_MS, FIRST_MS, headers_of, record_ms
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RAW = pa.schema([
@@ -34,7 +34,7 @@ def _column(records: Sequence[Message], field: pa.Field, all_headers: bool) -> p
         case "timestamp":
             return record_times(records).cast(field.type)
         case "headers":
-            return _headers([r.headers() if all_headers or r.value() is None else None for r in records])
+            return _headers([headers_of(r) if all_headers or r.value() is None else () for r in records])
         case name:
             return pa.array([getattr(record, name)() for record in records], field.type)
 
@@ -48,10 +48,10 @@ def record_times(records: Sequence[Message]) -> pa.Array:
     return pa.array([record_ms(record) for record in records], pa.int64())  # rare: headers take long to read
 
 
-def _headers(headers: Sequence[list[tuple[str, bytes]] | None]) -> pa.Array:
-    flat = list(chain.from_iterable(each or () for each in headers))
+def _headers(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.Array:
+    flat = list(chain.from_iterable(headers))
     names = pa.array([name for name, _ in flat], pa.string())
     values = pa.array([value for _, value in flat], pa.binary())
     entries = pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type))
-    offsets = accumulate((len(each or ()) for each in headers), initial=0)
+    offsets = accumulate(map(len, headers), initial=0)
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), entries, type=HEADERS)

@@ -24,6 +24,7 @@ from include.contracts.errors import ConfigurationError, ContractMismatch, Missi
 from include.contracts.fields import record_id
 from include.contracts.offsets import Offsets
 from include.contracts.validation import parse_timestamp
+from include.contracts.versions import headers_of
 from include.database.named import query
 from include.database.sessions import LONG, SessionLimits, connect
 from include.integrity.days.catch_up import taken_offsets
@@ -159,7 +160,7 @@ def _of_record(place: str, message: Record, stream: Coordinates | None, output: 
 
 
 def _header(message: Record, name: str) -> bytes | None:
-    return next((value for header, value in message.headers() or () if header == name), None)
+    return next((value for header, value in headers_of(message) if header == name), None)
 
 
 def _time(value: bytes | None) -> dt.datetime | None:
