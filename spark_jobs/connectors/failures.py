@@ -36,12 +36,17 @@ def is_passing(error: BaseException) -> bool:
     """
     if isinstance(error, PipelineError):
         return not isinstance(error, BatchRefused)
-    if isinstance(error, Py4JNetworkError | ConnectionError):
+    if is_end_of_jvm(error):
         return True
     gateway, causes = SparkContext._gateway, list(_iter_causes(error))
     if gateway is None or any(_WORKER_ENDED in (cause.getMessage() or "") for cause in causes):
         return False
     return any(_is_any(gateway, cause, PASSING) for cause in causes)
+
+
+def is_end_of_jvm(error: BaseException) -> bool:
+    """True if the JVM no longer answers: the process is about to end, and records may be the cause."""
+    return isinstance(error, Py4JNetworkError | ConnectionError)
 
 
 def cause_of(error: BaseException) -> str:

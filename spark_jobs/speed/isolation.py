@@ -18,7 +18,7 @@ from include.database.driver_lease import DriverLease
 from include.database.named import query
 from include.database.sessions import KeptConnection
 from include.runtime.settings import DatabaseSettings
-from spark_jobs.connectors.failures import cause_of
+from spark_jobs.connectors.failures import cause_of, is_end_of_jvm
 
 log = logging.getLogger(__name__)
 
@@ -217,7 +217,8 @@ class Isolation(Generic[Records]):
                 try:
                     self._raise_unless_counted(exc)
                 except Exception:
-                    self._trials.save(trial._replace(rejected=self._rejected))  # the failure does not count
+                    if self._stop.is_set() or not is_end_of_jvm(exc):
+                        self._trials.save(trial._replace(rejected=self._rejected))  # the failure does not count
                     raise
                 log.warning("%d offsets from %s on failed: %s", step.count, trial.at, cause_of(exc))
                 trial = failed._replace(reason=cause_of(exc))

@@ -19,9 +19,9 @@ class KilledError(BaseException):
 class Driver:
     """Takes the offsets of two partitions once each, but for those that fail or kill."""
 
-    def __init__(self, ends, failing=(), killing=(), trials=None):
+    def __init__(self, ends, failing=(), killing=(), ending_the_jvm=()):
         self.ends = ends
-        self.failing, self.killing = set(failing), set(killing)
+        self.failing, self.killing, self.ending_the_jvm = set(failing), set(killing), set(ending_the_jvm)
         self.at = dict.fromkeys(ends, 0)
         self.taken, self.rejects = [], {}
         self.saved = None
@@ -40,6 +40,8 @@ class Driver:
         records = [(p, o) for p, end in range_.end.items() for o in range(range_.start.get(p, 0), end)]
         if self.killing.intersection(records):
             raise KilledError
+        if self.ending_the_jvm.intersection(records):
+            raise ConnectionRefusedError("the JVM does not answer")
         if self.failing.intersection(records):
             raise ZeroDivisionError("because of a record")
         self.taken += records
@@ -55,8 +57,14 @@ class Driver:
             raise BrokerUnavailable
 
     def isolation(self):
-        return Isolation(self, self.take, self.reject, lambda exc: isinstance(exc, PipelineError), self.probe,
-                         threading.Event())  # fmt: skip
+        return Isolation(
+            self,
+            self.take,
+            self.reject,
+            lambda exc: isinstance(exc, PipelineError | ConnectionError),
+            self.probe,
+            threading.Event(),
+        )
 
     def start(self, most=1_000):
         """A driver that takes what there is, in one batch."""
@@ -74,13 +82,13 @@ class Driver:
         for starts in range(1, 200):
             try:
                 self.start(most)
-            except KilledError:
+            except (KilledError, ConnectionError):
                 continue
             return starts
         raise AssertionError("it never came to the end")
 
 
-REASONS = st.sampled_from(["ZeroDivisionError: because", "process ended"])
+REASONS = st.sampled_from(["ZeroDivisionError: because", "process ended", "process ended with the JVM"])
 # no more than may become rejects in a row: more of them end the driver
 BAD = st.dictionaries(
     st.tuples(st.integers(0, 1), st.integers(0, 30)), REASONS, max_size=MAX_REJECTED_IN_A_ROW
@@ -90,11 +98,12 @@ BAD = st.dictionaries(
 @given(bad=BAD, most=st.integers(1, 40))
 def test_every_record_is_taken_once_or_is_a_reject(bad, most):
     killing = {record for record, reason in bad.items() if reason == "process ended"}
-    driver = Driver({0: 31, 1: 31}, bad.keys() - killing, killing)
+    with_the_jvm = {record for record, reason in bad.items() if reason == "process ended with the JVM"}
+    driver = Driver({0: 31, 1: 31}, bad.keys() - killing - with_the_jvm, killing, with_the_jvm)
     driver.run_to_the_end(most)
     assert driver.rejects.keys() == bad.keys()
     assert sorted([*driver.taken, *bad]) == [(p, o) for p in (0, 1) for o in range(31)]
-    assert all(reason in driver.rejects[record] for record, reason in bad.items())
+    assert all(reason.removesuffix(" with the JVM") in driver.rejects[record] for record, reason in bad.items())
 
 
 def test_a_batch_is_tried_three_times_before_it_is_narrowed_down():
