@@ -12,11 +12,12 @@ Compares Kafka with the contract every morning, and publishes the rate of duplic
   that corrects it. Only the first pipeline's audit compares the brokers and the producers' settings.
 - `stream` reads the duplicates that the published rebuild of each of the newest `KAFKA_RETENTION_DAYS` days counted in
   the output topic, logs and returns the rate of each day, and records an alert for each day above
-  `ALERT_DUPLICATES_PERCENT`. The same rates are in `pipeline days status`, and the counts in view `day_trust`.
+  `ALERT_DUPLICATES_PERCENT`, and for each day of exactly-once delivery that has any. The same rates are in
+  `pipeline days status`, and the counts in view `day_trust`.
 
 **Danger**: none. It reads, and writes tables `alert` and `alert_notice` alone. Read a command before you run it: one
-that reassigns partitions copies their data between brokers. Duplicates do not change what readers see: the stream
-writes at least once, and readers see each version once.
+that reassigns partitions copies their data between brokers. Duplicates do not change what readers of the view
+see: each version once.
 
 **How to run again**: trigger it, or clear a task. Do so after a drift was corrected, so that its alert ends. A
 rate changes only when its day is rebuilt and published. On a shell, `pipeline kafka audit` prints the drifts and sends

@@ -85,7 +85,7 @@ class ManualReject:
         self._offset_reader.require_ids({place.topic: topic_id})
         taken = [entry.next_offset for entry in self._ledger.entries(place.query, place.topic)
                  if (entry.topic_id, entry.partition) == (topic_id, place.partition)]  # fmt: skip
-        if place.query == "join" and (group := delivery_group(self._ledger, self._settings)):
+        if place.query == "join" and (group := delivery_group(self._ledger, self._offset_reader, self._settings)):
             repaired_at = self._ledger.repaired_at(place.query)
             committed = committed_of(self._offset_reader.committed(group, place.topic), topic_id, repaired_at)
             taken.append(committed.offsets.get(place.partition, 0))
@@ -165,7 +165,7 @@ class Repair:
         Raises BrokerUnavailable, DatabaseUnavailable, ContractMismatch.
         """
         topic = topics_of(self._settings.pipeline)[consumer]
-        group = delivery_group(self._ledger, self._settings) if consumer == "join" else ""
+        group = delivery_group(self._ledger, self._offset_reader, self._settings) if consumer == "join" else ""
         position = position_of(self._ledger, self._offset_reader, consumer, topic, group)
         if not position.mismatches:
             return position, []

@@ -30,9 +30,10 @@ def main(query: str | None, take_over: bool) -> int:
     a driver that cannot run does not supersede another one.
 
     Exit codes: 0 on SIGTERM; 1 if the JVM died; 4 if too many records in a row failed; 70 if a thread or the JVM did
-    not respond; 75 if a server is down, Spark ended a query or another driver took over; 76 if a later driver ended
-    this one's transactions; 78 if a setting is wrong or the offset ledger does not match the topics: a person must
-    decide first. The supervisor starts the driver again in each case; a superseded driver is then a standby.
+    not respond; 75 if another run may succeed, as after a server was down or another driver took over; 76 if a later
+    driver ended this one's transactions; 78 if a setting is wrong or the offset ledger does not match the topics: a
+    person must decide first. The supervisor starts the driver again in each case; a superseded driver is then a
+    standby.
     """
     from include.runtime.settings import Settings
     from spark_jobs.connectors.session import begin_jvm

@@ -47,6 +47,8 @@ def main(bootstrap_servers: str, topic: str, path: str) -> int:
                     if error.code() != KafkaError._PARTITION_EOF:
                         raise KafkaException(error)
                     left.discard(message.partition())
+                    # of an empty partition, too: what expires there before the next run is noticed
+                    database.execute("REPLACE INTO position VALUES (?, ?)", (message.partition(), message.offset()))
                     continue
                 headers = dict(message.headers() or ())
                 row = (message.partition(), message.offset(), *map(_text, (message.key(), message.value())),

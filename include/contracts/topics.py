@@ -18,7 +18,8 @@ DAY_MS = 24 * 60 * 60 * 1000
 # replay could never send it.
 MAX_MESSAGE_BYTES = 1_000_000
 MAX_RECORD_BYTES = MAX_MESSAGE_BYTES - 1024
-# The default of topics. A joined record has the bytes of two, so the stream's producers send as much.
+# The default of topics, and as much as the stream's producers send. A joined record has bytes of two others; one that
+# has more than this becomes a reject.
 MAX_OUTPUT_BYTES = 1_048_588
 
 

@@ -93,6 +93,18 @@ class OffsetReader:
 
         return retry_transient(ask, _ELECTION_S)
 
+    def groups(self) -> set[str]:
+        """Return the groups of the cluster that this client may see."""
+
+        def ask() -> set[str]:
+            with self._asking("the cluster"):
+                found = self._admin.list_consumer_groups(request_timeout=self._timeout_s).result()
+                if found.errors:  # no exceptions of Python's
+                    raise KafkaException(found.errors[0])
+            return {each.group_id for each in found.valid}
+
+        return retry_transient(ask, _ELECTION_S)
+
     def earliest(self, topic: str) -> Offsets:
         """Return the first available offset of each partition."""
         return self._list(topic, OffsetSpec.earliest())

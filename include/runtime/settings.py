@@ -266,7 +266,7 @@ class StreamSettings:
     max_transaction_records: int = setting("STREAM_MAX_TRANSACTION_RECORDS", _COUNT, 500_000,
         "records per batch of *join* with exactly_once")
     max_transaction_bytes: int = setting("STREAM_MAX_TRANSACTION_BYTES", _COUNT, 384 << 20,
-        "bytes of the stream's records in a transaction; the driver holds the joined records of two at most")
+        "bytes of joined records in a transaction: values of the stream, texts of the table")
     max_batch_bytes: int = setting("STREAM_MAX_BATCH_BYTES", _COUNT, 64 << 20,
         "bytes of keys, values and headers that pass through the driver at a time; 64 MiB need about 1 GiB of heap")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +20,11 @@ _ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
-class RecordTooLarge(Exception):
-    """A joined record is larger than a request; no PipelineError, because the record is the cause."""
+class Encoded(NamedTuple):
+    """Records of the output topic, and the reason why a row has none, by its index."""
+
+    records: pa.Table
+    refused: dict[int, str]
 
 
 class DetailEncoder:
@@ -33,11 +37,12 @@ class DetailEncoder:
         self._definition = definition
         self._sources = {column.output: column for column in definition.columns}
 
-    def encode(self, rows: pa.Table, matches: pa.Table) -> pa.Table:
+    def encode(self, rows: pa.Table, matches: pa.Table) -> Encoded:
         """Return a column of bytes for key, value (null for a tombstone), and each header (null: no such header).
 
         `rows` are those of `Joiner`; `matches` has as many, with null where a row is a tombstone. Timestamps of the
-        stream keep the text they were sent with, which the contract has checked. Raises RecordTooLarge.
+        stream keep the text they were sent with, which the contract has checked. A record that is larger than a request
+        may be is refused.
         """
         definition, deleted = self._definition, array(rows["deleted"])
         # a tombstone has no value, so its version is in a header; as its text, which may be of a year before in UTC
@@ -52,8 +57,17 @@ class DetailEncoder:
             array(rows["traceparent"]),
         ]
         records = pa.Table.from_arrays([each.cast(pa.binary()) for each in columns], schema=self._schema)
-        refuse_too_large(records)
-        return records
+        sizes = sizes_of(records)
+        if sizes.max(initial=0) <= MAX_REQUEST_BYTES:
+            return Encoded(records, {})
+        refused = {int(index): self._reason(matches.slice(index, 1), sizes[index])
+                   for index in np.flatnonzero(sizes > MAX_REQUEST_BYTES)}  # fmt: skip
+        return Encoded(records.filter(pa.array(sizes <= MAX_REQUEST_BYTES)), refused)
+
+    def _reason(self, match: pa.Table, size: int) -> str:
+        (joined,) = _coordinates(self._definition.table, match).to_pylist()
+        return (f"/: joined with {joined} it has {size} bytes, more than the {MAX_REQUEST_BYTES} of a request; shorten "
+                "a text of either record, and send it again")  # fmt: skip
 
     def _values(self, rows: pa.Table, matches: pa.Table) -> pa.Array:
         pieces: list[pa.Array | str] = []
@@ -114,15 +128,12 @@ def _coordinates(topic: Topic, rows: pa.Table) -> pa.Array:
     return pc.binary_join_element_wise(f"{topic.name}/", partitions, "/", offsets, "")
 
 
-def refuse_too_large(records: pa.Table) -> None:
-    """Raise RecordTooLarge if a record is larger than a request may be."""
+def sizes_of(records: pa.Table) -> np.ndarray:
+    """Return the bytes that each record has in a request, at most."""
     sizes = np.full(records.num_rows, sum(_FRAMING + len(name) for name in records.schema.names))
     for column in records.columns:
         sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy()
-    if sizes.max(initial=0) > MAX_REQUEST_BYTES:
-        raise RecordTooLarge(
-            f"the joined record of {sizes.max()} bytes is larger than a request of {MAX_REQUEST_BYTES} bytes"
-        )
+    return sizes
 
 
 def packed(table: pa.Table) -> bytes:

@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -23,20 +21,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 from include.contracts import headers as h
 from include.contracts.clock import epoch_ms, instant_of
 from include.contracts.definition import Definition
-from include.contracts.errors import DatabaseUnavailable, PipelineError, TimelineChanged
+from include.contracts.errors import ConfigurationError, DatabaseUnavailable, TimelineChanged
 from include.contracts.fields import LONG_MIN
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.validation import Reject
-from include.database.offset_ledger import REPLACED
 from include.database.sessions import present_timeline
-from include.kafka.committed import Committed
+from include.kafka.committed import Committed, committed_of
 from include.kafka.reader import TopicTail
-from include.kafka.record_table import RAW, raw_schema, record_table
+from include.kafka.record_table import RAW
 from include.runtime.failpoints import failpoint, failpoint_records
 from include.runtime.settings import EXACTLY_ONCE
 from include.runtime.tracing import MAX_LINKS
 from spark_jobs.connectors.splits import Split
-from spark_jobs.decoding.arrow import array, coordinates, first_header
 from spark_jobs.speed.delivery import AtLeastOnce, Delivery, ExactlyOnce
 from spark_jobs.speed.detail_records import DetailEncoder, packed
 from spark_jobs.speed.health.state import Batch, Query
@@ -61,6 +57,7 @@ from spark_jobs.speed.pending_store import (
     StoredRecord,
 )
 from spark_jobs.speed.positions import delivery_group, refuse_replaced_table
+from spark_jobs.speed.sent_records import Sent, sent_records
 from spark_jobs.speed.stream_query import STEP, DriverContext, StreamQuery
 from spark_jobs.state.segments import Keys
 from spark_jobs.state.table_state import HeldFolder, NotLeading, TableState, WarmTable, unique_keys
@@ -69,14 +66,13 @@ log = logging.getLogger(__name__)
 
 
 CONSUMER: Query = "join"
-_COORDINATES = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
 _MARKED = 10_000  # coordinates in a statement
 
 
 class JoinProgress:
     """Advances the join's ledger. While the database is down the join goes on, and the ledger is advanced later.
 
-    If the driver ends before that, the next one sends the records since then again; they are counted as duplicates.
+    If the driver ends before that, the next one sends the records since then again, unless Kafka has the progress too.
     """
 
     def __init__(self, context: DriverContext, topic: str, topic_id: str, start: Offsets) -> None:
@@ -179,13 +175,13 @@ class StreamTableJoin:
             # the records' offsets are fixed; the table is read to its end afterwards, so that no row is missed
             self._refresh()
             refreshed = time.monotonic()
-            keys = self._keys_of(range_)
-            if not (is_too_large := self._is_too_large(range_)):
-                rows = self._rows_with(keys)
-                looked_up = time.monotonic()
+            named = self._context.retry(lambda: self._keys.of(range_), CONSUMER)
+            rows = self._rows_with(named.keys)
+            looked_up, size = time.monotonic(), named.bytes_with(rows, self._definition.table.key_column)
+            if not (is_too_large := self._is_too_large(range_, size)):
                 self._check_lease()
                 failpoint("join.before_send")
-                parts = self._run(range_, rows, self._task)
+                parts = self._run(range_, rows, self._task, size)
                 failpoint("join.after_send")
                 done = time.monotonic()
                 self._save_left(parts, range_, rows, batch_id)
@@ -261,29 +257,30 @@ class StreamTableJoin:
             self._context.retry(lambda: self._context.store.delete_from(self._stream.name, offsets), CONSUMER)
             self._is_uncommitted = False
 
-    def _is_too_large(self, range_: OffsetRange) -> bool:
-        """True if the records of the range that `_keys_of` has read are too many bytes for a transaction."""
+    def _is_too_large(self, range_: OffsetRange, size: int) -> bool:
+        """True if the joined records of the range, `size` bytes, are too many for a transaction."""
         if not self._delivery.is_exactly_once or range_.count < 2:
             return False
-        return self._keys.bytes > self._context.settings.stream.max_transaction_bytes
+        return size > self._context.settings.stream.max_transaction_bytes
 
-    def _keys_of(self, range_: OffsetRange) -> Keys:
-        """Return the keys of the table that the records of a range name."""
-        return self._context.retry(lambda: self._keys.of(range_), CONSUMER)
+    def _run(
+        self, range_: OffsetRange, rows: pa.Table, task: JoinTask, size: int = 0, settled: pa.Table | None = None
+    ) -> list[Part]:
+        """Run the tasks of a range whose joined records have `size` bytes.
 
-    def _run(self, range_: OffsetRange, rows: pa.Table, task: JoinTask, settled: pa.Table | None = None) -> list[Part]:
-        """Run the tasks of a range. Blocks while a broker is down; tasks that send then send their records again."""
-        groups = self._groups(range_, task.output)
+        Blocks while a broker is down; tasks that send then send their records again.
+        """
+        groups = self._groups(range_, task.output, size)
         return self._context.retry(lambda: run_tasks(self._spark, groups, rows, task, settled), CONSUMER)
 
-    def _groups(self, range_: OffsetRange, output: Output) -> Sequence[Sequence[Split]]:
+    def _groups(self, range_: OffsetRange, output: Output, size: int) -> Sequence[Sequence[Split]]:
         """Return the splits of each task.
 
         A task sends all records of its partitions, which keeps their order. What tasks return is sent in the order of
         the tasks: those that run at once read `STREAM_MAX_BATCH_BYTES` at most, if records are of about one size,
         because the JVM holds several copies of what they return.
         """
-        splits, size, cores = self._splits(range_), self._keys.bytes, self._spark.defaultParallelism
+        splits, cores = self._splits(range_), self._spark.defaultParallelism
         if output is Output.RETURNED and size > self._max_bytes:
             return [[part] for part in parts_of(splits, max(1, range_.count * self._max_bytes // (size * cores)))]
         return grouped(splits, cores)
@@ -305,30 +302,54 @@ class StreamTableJoin:
 
     def _save_left(
         self, parts: Sequence[Part], range_: OffsetRange, rows: pa.Table, batch_id: int,
-        settled: pa.Table | None = None,
+        sent: Sent | None = None,
     ) -> None:  # fmt: skip
         """Save the records that do not go to the topic: pending ones and rejects. There are rarely any.
 
-        If they are more than the driver takes at once, they are read again in parts of the range.
+        If they are more than the driver takes at once, they are read again in parts of the range. With `sent` the
+        records were read because they are not among those.
         """
         if any(part.left is None for part in parts):
             task, left = replace(self._task, output=Output.DROPPED), sum(part.left_bytes for part in parts)
             size = max(1, range_.count // (2 + 2 * left // self._max_bytes))
             while range_.count:
                 step, range_ = range_.cut(size)
-                found = self._run(step, rows, task, settled)
-                self._save_left(found, step, rows, batch_id, settled)
+                found = self._run(step, rows, task, settled=None if sent is None else sent.places)
+                self._save_left(found, step, rows, batch_id, sent)
             return
         for part in parts:
             if part.left is not None:
-                self._save_pending(part.left.pending, batch_id)
+                pending = part.left.pending if sent is None else self._unsent(part.left.pending, sent)
+                self._save_pending(pending, batch_id)
                 keep_rejects(self._context, part.left.rejects)
+
+    def _unsent(self, records: Sequence[PendingRecord], sent: Sent) -> list[PendingRecord]:
+        """Return those that wait, as far as is known: rejects do not, and those before `known_from` may not."""
+        at = [(each.topic, each.partition, each.offset) for each in records]
+        rejected = self._context.retry(lambda: self._context.store.rejected_among(at), CONSUMER)
+        unsent = [each for each in records if (each.topic, each.partition, each.offset) not in rejected]
+        if sent.known_from is None:
+            return unsent
+        known = [
+            each for each in unsent if each.kafka_timestamp is not None and each.kafka_timestamp >= sent.known_from
+        ]
+        if len(known) < len(unsent):
+            log.warning("%d records of topic %s are older than the first ones of topic %s: those that waited are lost "
+                        "if the database was restored", len(unsent) - len(known), self._stream.name,
+                        self._definition.output.name)  # fmt: skip
+        return known
 
     def _save_pending(self, records: Sequence[PendingRecord], batch_id: int) -> None:
         if records:
             self._context.retry(lambda: self._context.store.save_pending(records), CONSUMER)
             self._context.state.add_count("pending_kept", len(records))
             log.info("batch %d: %d records saved as pending", batch_id, len(records))
+
+    def take(self, range_: OffsetRange, progress: JoinProgress) -> None:
+        """Process the records of a range, and wait until they are committed."""
+        self.process(range_, STEP, progress)
+        with self._lock:
+            self._delivery.settle()
 
     def reject(self, rejected: Sequence[Reject], end: Offsets, progress: JoinProgress) -> None:
         """Save rejects of records that cannot be processed, and advance the ledger past them."""
@@ -344,13 +365,11 @@ class StreamTableJoin:
         with self._lock:
             self._delivery.renew()
 
-    def recover(self, committed: Committed, ledger: Offsets, start: Offsets, is_database_behind: bool) -> None:
-        """Settle what earlier drivers left in doubt, by reading: called once, before any record is taken.
+    def settle_pages(self, committed: Committed, start: Offsets) -> None:
+        """Settle the pages of pending records that earlier drivers left in doubt. Called before any record is taken.
 
-        `committed` is what Kafka has, `ledger` what the database has, `start` the later of both. Only the last page of
-        pending records can be in doubt: it was sent if Kafka has its number. If the database is behind Kafka, because
-        it was restored, or its driver ended in between, the output topic says which records were sent. Those of the
-        stream in between that were not are saved once more, as pending or as rejects.
+        `committed` is what Kafka has, `start` the later one of it and of what the database has. Only the last page can
+        be in doubt: it was sent if Kafka has its number.
         """
         store, retry = self._context.store, self._context.retry
         # from `start`: records before it are settled, also those of a driver with at-least-once delivery. Where a
@@ -362,56 +381,52 @@ class StreamTableJoin:
             retry(lambda: store.mark_sent(sent), CONSUMER)
         if unsent := [at for at, page in planned if page != committed.page]:
             retry(lambda: store.plan_page(None, unsent), CONSUMER)
-        if not is_database_behind:
-            return
-        log.warning("what was sent is read from topic %s", self._definition.output.name)
-        found = retry(self._sent_since_served, CONSUMER)
-        for part in found.to_batches(max_chunksize=_MARKED):
-            at = [(self._stream.name, *row.values()) for row in part.to_pylist()]
-            retry(partial(store.mark_sent, at), CONSUMER)
 
+    def unsettled(self, committed: Committed, ledger: Offsets, start: Offsets) -> tuple[OffsetRange, Sent]:
+        """Return the range that was taken and that the database does not have, and what the output topic says of it.
+
+        There is one if the database was restored, was lost, or its driver ended in between. `committed` is what Kafka
+        has, `ledger` what the database has, `start` the later of both. The range ends beyond that if the output has
+        later records: a driver with at-least-once delivery sent them. Pending records that were sent are marked.
+        """
+        store, retry = self._context.store, self._context.retry
         first = retry(lambda: self._context.offset_reader.earliest(self._stream.name), CONSUMER)
         between = OffsetRange({p: min(max(at, first.get(p, 0)), start[p]) for p, at in ledger.items()}, start)
         if expired := OffsetRange(ledger, between.start).count:
             log.warning("%d records of topic %s expired that the database does not have: those that waited are lost "
                         "if it was restored", expired, self._stream.name)  # fmt: skip
-        while between.count:  # in parts: the driver looks up the keys of each, and a day may lie between
-            part, between = between.cut(self._context.settings.stream.max_transaction_records)
-            settled, nothing = _within(found, part), self._table.schema.empty_table()
-            task = replace(self._task, output=Output.DROPPED)
-            parts = self._run(part, nothing, task, settled)
-            self._save_left(parts, part, nothing, STEP, settled)
+        if between.count:
+            log.warning("the database is behind Kafka by %d records: what was sent is read from topic %s",
+                        between.count, self._definition.output.name)  # fmt: skip
+        sent = retry(lambda: sent_records(self._context, self._definition, between), CONSUMER)
+        for part in sent.places.to_batches(max_chunksize=_MARKED):
+            at = [(self._stream.name, *row.values()) for row in part.to_pylist()]
+            retry(partial(store.mark_sent, at), CONSUMER)
+        ends = retry(lambda: self._context.offset_reader.ends(self._stream.name), CONSUMER)
+        taken = {
+            p: max(at, min(ends.get(p, 0), sent.next_offset(p))) for p, at in start.items() if p in committed.offsets
+        }
+        return OffsetRange(between.start, start | taken), sent
 
-    def _sent_since_served(self) -> pa.Table:
-        """Return partition and offset of the stream's records that the output has beyond what the database took."""
-        output, offset_reader = self._definition.output.name, self._context.offset_reader
-        topic_id, available = offset_reader.topic_id(output), offset_reader.available(output)
-        start = dict(available.start)
-        for consumer in ("serve", REPLACED):  # records before the latter name places of a former topic
-            for entry in self._context.ledger.entries(consumer, output):
-                if entry.topic_id == topic_id and entry.partition in start:
-                    start[entry.partition] = max(start[entry.partition], entry.next_offset)
-        name, topic = self._stream.source_header, f"{self._stream.name}/".encode()
-        rows: list[pa.Table] = [_COORDINATES.empty_table()]
-        with closing(TopicTail(self._context.settings.kafka.connection, output)) as tail:
-            tail.begin(start)
-            for messages in tail.iter_to(available.end):
-                headers = array(record_table(messages, raw_schema({"headers"}))["headers"])
-                sources = first_header(headers, name)
-                sources = sources.filter(pc.starts_with(sources, topic))
-                at = pa.Table.from_arrays(coordinates(sources), schema=_COORDINATES)
-                rows.append(at.drop_null())  # null without coordinates: a record of another producer
-        return pa.concat_tables(rows).combine_chunks()
+    def save_unsent(self, part: OffsetRange, sent: Sent) -> None:
+        """Save the records of a part of `unsettled` that were not sent once more, as pending or as rejects."""
+        nothing = self._table.schema.empty_table()
+        sent = sent.within(part)
+        parts = self._run(part, nothing, replace(self._task, output=Output.DROPPED), settled=sent.places)
+        self._save_left(parts, part, nothing, STEP, sent)
 
     def reject_pending(self, batch: PendingBatch, reason: str) -> None:
         """Make rejects of pending records that cannot be sent; they are no longer pending."""
         for topic, partition, offset, *_ in batch.records:
-            at = Coordinates(topic, partition, offset)
-            log.error("the pending record %s/%s/%s becomes a reject: %s", *at, reason)
-            said = reason_of_reject(topic, partition, offset, reason)
-            self._context.retry(partial(self._context.store.reject_pending, at, said), CONSUMER)
-            self._context.state.add_count("rejects", 1)
+            self._reject_pending(
+                Coordinates(topic, partition, offset), reason_of_reject(topic, partition, offset, reason)
+            )
             self._context.state.add_count("isolated", 1)
+
+    def _reject_pending(self, at: Coordinates, reason: str) -> None:
+        log.error("the pending record %s/%s/%s becomes a reject: %s", *at, reason)
+        self._context.retry(lambda: self._context.store.reject_pending(at, reason), CONSUMER)
+        self._context.state.add_count("rejects", 1)
 
     def _trace(self, count: int, traceparents: Iterable[str | None], began_ns: int) -> None:
         """Record the span of a batch, with links to the traces of its records, if there are any."""
@@ -420,7 +435,7 @@ class StreamTableJoin:
             tracer.record_batch(f"join {topic}", "process", topic, count, headers, began_ns)
 
     def resolve(self, batch: PendingBatch) -> None:
-        """Send the records whose key is known, and mark them as sent."""
+        """Send the records whose key is known, and mark them as sent. Those that cannot be sent become rejects."""
         began_ns = time.time_ns()
         failpoint_records("resolve.records", lambda *at: any(record[:3] == at for record in batch.records))
         decoded = self._joiner.decode(_raw(batch.records))
@@ -428,11 +443,19 @@ class StreamTableJoin:
         records: list[bytes] = []
         sent: list[Coordinates] = []
         traceparents: list[str | None] = []
+        rejects = list(decoded.rejects)  # since the contract changed
         for joined in self._joiner.join(decoded, rows):
-            records.append(packed(self._encoder.encode(joined.sent, joined.matches)))
-            places = joined.sent.select(["partition", "offset"]).to_pylist()
+            details = self._encoder.encode(joined.sent, joined.matches)
+            records.append(packed(details.records))
+            rejects += self._joiner.refused(decoded, joined.sent, details.refused)
+            of_sent = joined.sent.filter(
+                pa.array([n not in details.refused for n in range(len(joined.sent))], pa.bool_())
+            )
+            places = of_sent.select(["partition", "offset"]).to_pylist()
             sent += [Coordinates(self._stream.name, each["partition"], each["offset"]) for each in places]
-            traceparents += joined.sent["traceparent"].to_pylist()
+            traceparents += of_sent["traceparent"].to_pylist()
+        for each in rejects:
+            self._reject_pending(Coordinates(self._stream.name, each.partition, each.offset), each.reason)
         if not sent:
             return
         self._check_lease()
@@ -467,16 +490,6 @@ def _raw(waiting: Sequence[StoredRecord]) -> pa.Table:
     return pa.Table.from_pylist(rows, plain).cast(RAW)
 
 
-def _within(coordinates: pa.Table, range_: OffsetRange) -> pa.Table:
-    """Return the coordinates that are in the range."""
-    parts = [
-        coordinates.filter((pc.field("partition") == partition) & (pc.field("offset") >= range_.start.get(partition, 0))
-                           & (pc.field("offset") < end))
-        for partition, end in range_.end.items()
-    ]  # fmt: skip
-    return pa.concat_tables([coordinates.slice(0, 0), *parts]).combine_chunks()
-
-
 class JoinQuery(StreamQuery):
     """Joins the stream with the table, which it loads at its start, and sends pending records."""
 
@@ -500,11 +513,11 @@ class JoinQuery(StreamQuery):
         self._timeline = self._retry(self._present_timeline)
 
     def _committing_group(self) -> str:
-        group = delivery_group(self._context.ledger, self._context.settings)
+        group = delivery_group(self._context.ledger, self._context.offset_reader, self._context.settings)
         if group and not self._delivery.is_exactly_once:
             try:
                 self._context.offset_reader.committed(group, self._topic)
-            except PipelineError as exc:
+            except ConfigurationError as exc:
                 log.warning("the ledger alone decides where the join begins: %s", exc)
                 return ""
         return group
@@ -535,7 +548,7 @@ class JoinQuery(StreamQuery):
         log.info("join delivers %s; before: %s", self._context.settings.stream.delivery, self._last_delivery)
         try:
             committed = self._committed = self._open_transactions()
-        except PipelineError as exc:
+        except ConfigurationError as exc:  # as without rights
             if self._delivery.is_exactly_once:
                 raise
             log.warning("what exactly-once delivery has sent is not known; it may be sent again: %s", exc)
@@ -546,17 +559,25 @@ class JoinQuery(StreamQuery):
         self._context.state.set_position(self._topic, self._start)
 
     def _open_transactions(self) -> Committed | None:
-        """End the transactions of older drivers and return what is committed; None if there never were any."""
-        is_exactly_once, transactions = self._delivery.is_exactly_once, self._transactions
-        if not is_exactly_once and self._last_delivery != EXACTLY_ONCE:
-            return None
-        self._closing.callback(transactions.close)
+        """End the transactions of older drivers and return what is committed; None if the database has later offsets.
+
+        Without exactly-once delivery it has, except after a driver with it, or if it was restored.
+        """
+        transactions, offset_reader = self._transactions, self._context.offset_reader
         repaired_at = self._retry(lambda: self._context.ledger.repaired_at(CONSUMER))
+        if not self._delivery.is_exactly_once and self._last_delivery != EXACTLY_ONCE:
+            if not self._group:
+                return None
+            found = self._retry(lambda: offset_reader.committed(self._group, self._topic))
+            offsets = committed_of(found, self._topic_id, repaired_at).offsets
+            if all(self._ledger_start.get(p, at) >= at for p, at in offsets.items()):
+                return None
+        self._closing.callback(transactions.close)
 
         def opened() -> Committed:
             return transactions.open([*self._start], self._topic_id, self._timeline, repaired_at)
 
-        return self._retry(opened) if is_exactly_once else opened()
+        return self._retry(opened)
 
     def _keep_rejects(self, rejected: Sequence[Reject]) -> None:
         """Save rejects of the table. A standby saves none: it takes records only if their rejects are saved already.
@@ -565,7 +586,8 @@ class JoinQuery(StreamQuery):
         """
         context = self._context
         if rejected and not context.lease.epoch:
-            if context.store.count_rejects(rejected) < len(rejected):
+            at = [(each.topic, each.partition, each.offset) for each in rejected]
+            if len(context.store.rejected_among(at)) < len(rejected):
                 raise NotLeading
         else:
             keep_rejects(context, rejected)
@@ -604,11 +626,9 @@ class JoinQuery(StreamQuery):
         pending = self._pending = self._isolation("pending", join.resolve, join.reject_pending)
         self._retry(lambda: join.resume_pending(pending))
 
-        def take(part: OffsetRange) -> None:
-            join.process(part, STEP, progress)
-            self._delivery.settle()
-
-        isolation = self._topic_isolation(take, lambda rejected, end: join.reject(rejected, end, progress))
+        isolation = self._topic_isolation(
+            lambda part: join.take(part, progress), lambda rejected, end: join.reject(rejected, end, progress)
+        )
         first = self._begin(isolation, most)
         if first.count:
             keys.begin(first)
@@ -621,14 +641,20 @@ class JoinQuery(StreamQuery):
     def _recover(self, committed: Committed) -> None:
         """Settle what earlier drivers left, commit where this one starts, and let the ledger follow."""
         ledger, start, transactions = self._ledger_start, self._start, self._transactions
-        is_behind = any(committed.offsets.get(p, at) > at for p, at in ledger.items())
-        is_restored = committed.timeline not in ("", self._timeline)
-        is_forgotten = committed == Committed({}) and self._last_delivery == EXACTLY_ONCE
-        if is_forgotten:
+        if committed == Committed({}) and self._last_delivery == EXACTLY_ONCE:
             log.warning("Kafka has no offsets of this topic for the join's group: a batch may be sent again")
-        if is_behind or is_restored:
-            log.warning("the database is behind Kafka")
-        self._retry(lambda: self._join.recover(committed, ledger, start, is_behind or is_restored or is_forgotten))
+        self._join.settle_pages(committed, start)
+        between, sent = self._join.unsettled(committed, ledger, start)
+        self._start = start = between.end
+        isolation = self._topic_isolation(
+            lambda part: self._join.save_unsent(part, sent),
+            lambda rejected, _: keep_rejects(self._context, rejected),
+            "recovery",
+        )
+        while between.count:  # in parts: a day may lie between
+            part, between = between.cut(self._context.settings.stream.max_transaction_records)
+            isolation.take(part)
+            log.info("%d records of it are left to be recovered", between.count)
         transactions.commit((), OffsetRange(committed.offsets, start), lambda: self._progress.set_progress(start))
         transactions.settle()
         if not self._delivery.is_exactly_once:

@@ -5,6 +5,7 @@ Executors hold nothing of the table: each batch brings the rows that it needs.
 
 import gc
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -23,7 +24,7 @@ from include.kafka.record_table import RAW
 from include.runtime.failpoints import failpoint, failpoint_records
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.connectors.splits import Split, TopicSplit, read_columns, read_topic
-from spark_jobs.speed.detail_records import DetailEncoder, RecordTooLarge, packed, unpacked
+from spark_jobs.speed.detail_records import DetailEncoder, packed, unpacked
 from spark_jobs.speed.joiner import Joiner
 from spark_jobs.speed.pending_store import PendingRecord
 from spark_jobs.speed.record_sender import RecordSender
@@ -41,6 +42,10 @@ class Output(Enum):
     SENT = auto()  # by the tasks
     RETURNED = auto()  # packed, to be sent by the driver
     DROPPED = auto()  # only the records that do not go to the topic are wanted
+
+
+class TaskFailed(Exception):
+    """An error of a task that its records may have caused. The text is its traceback."""
 
 
 @dataclass(frozen=True)
@@ -153,15 +158,15 @@ def grouped(splits: Sequence[Split], most: int) -> list[list[Split]]:
 
 def _run(
     splits: Sequence[Split], table: bytes, settled: bytes | None, task: JoinTask
-) -> Part | PipelineError | RecordTooLarge:
-    """Run a task. An error is returned, because Spark would only pass on its text."""
+) -> Part | PipelineError | TaskFailed:
+    """Run a task. An error is returned: if the task failed, Spark would start the next try beside the other tasks."""
     gc.disable()  # records are tuples without reference cycles, and looking for cycles takes a third of the time
     try:
         return _joined(splits, _rows(table), None if settled is None else unpacked(settled), task)
-    except (PipelineError, RecordTooLarge) as exc:
+    except Exception as exc:  # noqa: BLE001  # raised by the driver
         if task.output is Output.SENT:  # or the worker would send them later, maybe after newer versions
             _sender(task.kafka, task.definition.output.name).discard()
-        return exc
+        return exc if isinstance(exc, PipelineError) else TaskFailed("".join(traceback.format_exception(exc)))
 
 
 def _joined(splits: Sequence[Split], table: pa.Table, settled: pa.Table | None, task: JoinTask) -> Part:
@@ -177,27 +182,29 @@ def _joined(splits: Sequence[Split], table: pa.Table, settled: pa.Table | None, 
     for raw in _read(splits, task.kafka):
         decoded = joiner.decode(raw)
         left_rows = []
+        rejects = list(decoded.rejects)
         for joined in joiner.join(decoded, table):
-            if task.output is not Output.DROPPED and joined.sent.num_rows:
-                details = encoder.encode(joined.sent, joined.matches)
-                if sender is None:
-                    records.append(packed(details))
-                else:
-                    sender.send(details)
-            sent += joined.sent.num_rows
             left_rows.append(joined.left)
+            if settled is None and joined.sent.num_rows:
+                details = encoder.encode(joined.sent, joined.matches)
+                rejects += joiner.refused(decoded, joined.sent, details.refused)
+                sent += details.records.num_rows
+                if sender is not None:
+                    sender.send(details.records)
+                elif task.output is Output.RETURNED:
+                    records.append(packed(details.records))
         waiting = pa.concat_tables(left_rows) if settled is None else joiner.not_among(decoded, settled)
         pending += waiting.num_rows
-        rejected += len(decoded.rejects)
+        rejected += len(rejects)
         newest += [each for each in (decoded.newest_ms,) if each is not None]
         if task.is_traced:
             traces.update(decoded.traces)
-        if waiting.num_rows or decoded.rejects:
+        if waiting.num_rows or rejects:
             left_bytes += _bytes(decoded.raw.take(waiting["_index"]))
-            left_bytes += sum(len(each.value or b"") for each in decoded.rejects)
+            left_bytes += sum(len(each.key or b"") + len(each.value or b"") for each in rejects)
             if left is not None and (left_bytes <= task.max_left_bytes or pending + rejected == 1):
                 left.pending.extend(joiner.pending(decoded, waiting))
-                left.rejects.extend(decoded.rejects)
+                left.rejects.extend(rejects)
             else:
                 left = None
     failpoint("task.joined")

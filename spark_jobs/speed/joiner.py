@@ -1,6 +1,6 @@
 """Decodes records of the stream and joins them with rows of the table, by column."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from include.contracts import headers as h
 from include.contracts.definition import Definition
 from include.contracts.validation import Reject
+from include.contracts.versions import record_time
 from spark_jobs.decoding.arrow import (
     RawColumns,
     accepted_times,
@@ -118,9 +119,13 @@ class Joiner:
         return Joined(rows, table.take(indexes).combine_chunks(), left)
 
     def not_among(self, decoded: Decoded, sent: pa.Table) -> pa.Table:
-        """Return the rows that are not among records with these partitions and offsets."""
-        places = places_of(decoded.rows["partition"], decoded.rows["offset"])
-        return decoded.rows.filter(pc.invert(pc.is_in(places, places_of(sent["partition"], sent["offset"]))))
+        """Return the rows that are not among records with these partitions and offsets, except tombstones.
+
+        A tombstone is always sent.
+        """
+        rows = decoded.rows.filter(pc.invert(decoded.rows["deleted"]))
+        places = places_of(rows["partition"], rows["offset"])
+        return rows.filter(pc.invert(pc.is_in(places, places_of(sent["partition"], sent["offset"]))))
 
     def pending(self, decoded: Decoded, left: pa.Table) -> list[PendingRecord]:
         """Return rows as pending records."""
@@ -133,6 +138,17 @@ class Joiner:
             "accepted_at": left["accepted_at"], "version_at": left["version_at"], "traceparent": left["traceparent"],
         }  # fmt: skip
         return [PendingRecord(**row) for row in pa.table(columns).to_pylist()]
+
+    def refused(self, decoded: Decoded, rows: pa.Table, reasons: Mapping[int, str]) -> list[Reject]:
+        """Return those of the rows that have a reason, by index, as rejects."""
+        if not reasons:
+            return []
+        records = iter_records(decoded.raw.take(rows["_index"].take([*reasons])))
+        return [
+            Reject(self._stream.name, each.partition(), each.offset(), reason, each.key(), each.value(),
+                   record_time(each))
+            for each, reason in zip(records, reasons.values(), strict=True)
+        ]  # fmt: skip
 
 
 def _traceparents(headers: pa.Array) -> pa.Array:

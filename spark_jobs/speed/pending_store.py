@@ -89,12 +89,13 @@ class PendingStore:
             self._lease.hold(cursor)
             return _insert(cursor, "insert_rejects", rows)
 
-    def count_rejects(self, rejects: Iterable[Reject]) -> int:
-        """Return how many of the records are saved as rejects."""
-        at = [(each.topic, each.partition, each.offset) for each in rejects]
+    def rejected_among(self, coordinates: Sequence[tuple[str, int, int]]) -> set[tuple[str, int, int]]:
+        """Return those of the coordinates whose record is saved as a reject."""
+        if not coordinates:
+            return set()
         with self._connection.transaction() as cursor:
-            cursor.execute(query("count_rejects_at", cursor), _columns(at))
-            return int(cursor.fetchone()[0])
+            cursor.execute(query("select_rejects_at", cursor), _columns(coordinates))
+            return set(cursor.fetchall())
 
     def save_pending(self, records: Iterable[PendingRecord]) -> int:
         """Save the records until their row of the table arrives. Returns their number.

@@ -68,7 +68,8 @@ def starting_position(
 ) -> Position:
     """Return the position whose `start` has the ledger's offset of each partition, after saving missing ones there.
 
-    A topic that the consumer never read starts at its first records, a partition that was added since at 0. Raises
+    A topic that the consumer never read starts at its first records, a partition that was added since at 0. They do so
+    also if the group has committed offsets: the database was lost, and what it had has to be recovered. Raises
     TopicReplaced, LedgerBeyondEnd, RangeExpired with the partitions and the repair command; ContractMismatch for a
     topic that does not exist; DriverSuperseded, BrokerUnavailable, DatabaseUnavailable.
     """
@@ -78,10 +79,13 @@ def starting_position(
     return replace(position, start={partition: next_offsets[partition] for partition in position.start})
 
 
-def delivery_group(ledger: OffsetLedger, settings: Settings) -> str:
-    """Return the group whose offsets count beside the join's ledger; none if the delivery was never exactly once."""
-    deliveries = settings.stream.delivery, ledger.last_delivery()
-    return delivery_name(settings.pipeline) if EXACTLY_ONCE in deliveries else ""
+def delivery_group(ledger: OffsetLedger, offset_reader: OffsetReader, settings: Settings) -> str:
+    """Return the group whose offsets count beside the join's ledger; none if the delivery was never exactly once.
+
+    A database that was restored or lost may not know that it was, so Kafka is asked too.
+    """
+    name, deliveries = delivery_name(settings.pipeline), (settings.stream.delivery, ledger.last_delivery())
+    return name if EXACTLY_ONCE in deliveries or name in offset_reader.groups() else ""
 
 
 def position_of(
@@ -124,12 +128,12 @@ def compared(
         entry = known.get(partition)
         low, end = first.get(partition, 0), ends.get(partition, 0)  # a partition that is gone counts as empty
         at = max((entry.next_offset, committed.get(partition, 0))) if entry else committed.get(partition)
-        error = _mismatch_of(at, low, end, is_same, is_new_consumer=not entries)
+        error = _mismatch_of(at, low, end, is_same, is_new_consumer=not entries and at is None)
         if error is not None:
             mismatches.append(OffsetMismatch(error, partition, entry.topic_id if entry else topic_id, at,
                                   entry.updated_at if entry else None, low, end))  # fmt: skip
         if partition in ends:
-            start[partition] = low if at is None else at
+            start[partition] = low if at is None or entry is None else at
     return Position(consumer, topic, topic_id, entries, start, mismatches)
 
 

@@ -200,9 +200,15 @@ class StreamQuery(ABC):
         return Isolation(trials, take, reject, is_passing, probe, context.stop, self._retry)
 
     def _topic_isolation(
-        self, take: Callable[[OffsetRange], object], reject: Callable[[Sequence[Reject], Offsets], object]
+        self,
+        take: Callable[[OffsetRange], object],
+        reject: Callable[[Sequence[Reject], Offsets], object],
+        consumer: str = "",
     ) -> Isolation[OffsetRange]:
-        """Return the isolation of the query over its topic. `reject` saves rejects and advances past them."""
+        """Return the isolation of the query over its topic. `reject` saves rejects and advances past them.
+
+        `consumer` is that of the trials, by default the query.
+        """
 
         def reject_step(step: OffsetRange, reason: str) -> None:
             rejected = [
@@ -214,7 +220,7 @@ class StreamQuery(ABC):
             reject(rejected, step.end)
             self._context.state.add_count("isolated", len(rejected))
 
-        return self._isolation(self.name, take, reject_step)
+        return self._isolation(consumer or self.name, take, reject_step)
 
     def _begin(self, isolation: Isolation[OffsetRange], most: int) -> OffsetRange:
         """Take the records that made earlier drivers fail, if there are any. Returns the range of the first batch."""

@@ -27,7 +27,6 @@ from include.kafka.offsets import OffsetReader
 from include.kafka.reader import TopicTail
 from include.runtime.settings import AT_LEAST_ONCE, EXACTLY_ONCE
 from spark_jobs.connectors.splits import FileSplit
-from spark_jobs.decoding.reference import iter_records
 from spark_jobs.speed.delivery import AtLeastOnce, ExactlyOnce
 from spark_jobs.speed.health.state import DriverState
 from spark_jobs.speed.join import StreamTableJoin, keep_rejects
@@ -35,7 +34,7 @@ from spark_jobs.speed.join_keys import JoinKeys
 from spark_jobs.speed.live_table import LiveTableSink
 from spark_jobs.speed.pending_store import PendingStore
 from spark_jobs.speed.serve import Serve
-from spark_jobs.state.table_state import TableState, unique_keys
+from spark_jobs.state.table_state import TableState
 from tests.fakes.events import board, member
 from tests.servers import wait_until
 from tests.support.driver import bounded, driver_context
@@ -43,7 +42,7 @@ from tests.support.examples import examples
 from tests.support.fenced import refuse_unfenced
 from tests.support.oracle import Version, author
 from tests.support.pipeline import produce, rows, with_topics
-from tests.support.spark import EPOCH, RawRecord, encoded, part_of, range_of, raw
+from tests.support.spark import EPOCH, RawRecord, encoded, messages_of, part_of, range_of, raw
 
 BATCHES = 4
 KEYS = st.integers(1, 3)
@@ -208,8 +207,7 @@ class DrawnKeys:
 
     def of(self, range_):
         held = [record for record in self._drawn() if range_.holds(record.partition, record.offset)]
-        self.bytes = sum(len(record.value or b"") for record in held)
-        return unique_keys([*self._keys.named_by(iter_records(raw(held)))])
+        return self._keys.named_by([messages_of(held)])
 
 
 class Driver:
@@ -250,7 +248,7 @@ class Driver:
         )
         if self._delivery.is_exactly_once:
             start = {0: self._delivery.committed.offsets.get(0, 0)}
-            self._join.recover(self._delivery.committed, start, start, False)
+            self._join.settle_pages(self._delivery.committed, start)
         output = self._output
         topic_id = offset_reader.topic_id(output)
         start = OffsetLedger(settings.database).open("serve", output, topic_id, offset_reader.earliest(output), lease)

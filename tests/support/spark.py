@@ -4,9 +4,10 @@ import datetime as dt
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
+from confluent_kafka import Message
 from pyspark.sql import SparkSession
 
 from include.contracts import headers as h
@@ -14,6 +15,7 @@ from include.contracts.offsets import OffsetRange, Offsets
 from include.kafka.record_table import RAW
 from include.runtime.settings import SparkSettings
 from spark_jobs.connectors.session import BATCH_CONFIGURATION, STREAM_CONFIGURATION, open_session
+from spark_jobs.decoding.reference import RowRecord, iter_records
 from stack.layout import Layout
 
 EPOCH = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)
@@ -48,6 +50,17 @@ class RawRecord(NamedTuple):
 def raw(records: Sequence[RawRecord]) -> pa.Table:
     """The records with the columns of RAW."""
     return pa.Table.from_pylist([_row(record) for record in records], RAW)
+
+
+class _Message(RowRecord):
+    def __len__(self) -> int:
+        return len(self.value() or b"")
+
+
+def messages_of(records: Sequence[RawRecord]) -> Sequence[Message]:
+    """The records as a consumer returns them."""
+    found = [_Message(each.row, each.timestamp()[1], each.headers()) for each in iter_records(raw(records))]
+    return cast("Sequence[Message]", found)
 
 
 def range_of(records: Iterable[tuple[int, int]]) -> OffsetRange:

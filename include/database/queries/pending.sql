@@ -5,8 +5,8 @@ INSERT INTO reject (topic, partition, "offset", reason, key, value, kafka_timest
 VALUES %s
 ON CONFLICT (topic, partition, "offset") DO NOTHING
 
--- name: count_rejects_at
-SELECT count(*) FROM reject
+-- name: select_rejects_at
+SELECT topic, partition, "offset" FROM reject
   JOIN unnest(%(topics)s::text[], %(partitions)s::int[], %(offsets)s::bigint[]) AS given (topic, partition, "offset")
  USING (topic, partition, "offset")
 
@@ -171,8 +171,10 @@ ON CONFLICT (topic, partition, "offset") DO UPDATE SET reason = excluded.reason,
 SELECT partition, "offset" FROM reject WHERE topic = %(topic)s AND rejected_by = 'repair'
 
 -- name: select_is_pending
+-- The page of a record that is planned may have been sent: the next driver decides that.
 SELECT EXISTS (SELECT 1 FROM pending_record
-                WHERE topic = %(topic)s AND partition = %(partition)s AND "offset" = %(offset)s AND sent_at IS NULL)
+                WHERE topic = %(topic)s AND partition = %(partition)s AND "offset" = %(offset)s AND sent_at IS NULL
+                  AND page IS NULL)
 
 -- name: mark_pending_sent
 -- The rows are locked in the order in which serve locks those it deletes: neither waits for the other in a circle.

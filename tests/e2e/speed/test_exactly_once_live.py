@@ -28,7 +28,7 @@ from tests.fakes.events import board, member
 from tests.servers import wait_until
 from tests.support.broker import remove_topics
 from tests.support.fenced import refuse_unfenced
-from tests.support.pipeline import ROOT, environment, produce, rows, with_topics
+from tests.support.pipeline import ROOT, environment, migrated, produce, rows, with_topics
 from tests.support.topic_log import TopicLog
 
 DATABASE, BEFORE = "exactly_once", "exactly_once_before"
@@ -153,6 +153,56 @@ def test_the_output_has_each_record_once_beside_a_database_of_before(kafka, post
         wait_for(settings, log, {*first, 11, *second, 31, 41, 42, *range(50, 60)}, set())
     assert set(sent(settings).values()) == {1}
     assert len(sent(settings)) == 34
+
+
+@pytest.mark.timeout(600)
+def test_a_lost_database_changes_nothing_that_kafka_has(kafka, postgres, settings, running, tmp_path):
+    first, second = range(1, 11), range(21, 31)
+    with running() as log:
+        produce(settings, [("board", 99, b"{broken")])
+        send(settings, ("member", KNOWN), *boards(KNOWN, *first), *boards(LATE, *second))
+        wait_for(settings, log, {*first}, {*second})
+        produce(settings, [("board", 1, None)])
+        wait_for(settings, log, {*first} - {1}, {*second})
+    before = sent(settings)
+
+    settings = migrated(kafka, postgres, DATABASE, tmp_path)
+    refuse_unfenced(settings)
+    assert rows(settings, "SELECT FROM offset_ledger") == []
+    with running() as log:
+        wait_for(settings, log, {*first} - {1}, {*second})
+        assert rows(settings, "SELECT count(*) FROM reject WHERE topic = 'board'") == [(1,)]
+        assert sent(settings) == before
+        send(settings, ("member", LATE))
+        wait_for(settings, log, {*first, *second} - {1}, set())
+    assert set(sent(settings).values()) == {1}
+    assert len(sent(settings)) == 21
+
+
+@pytest.mark.timeout(600)
+def test_a_database_of_before_the_delivery_changed_sends_nothing_twice(postgres, settings, running):
+    first, second, third = range(1, 11), range(21, 31), range(41, 51)
+    with running(AT_LEAST_ONCE) as log:
+        send(settings, ("member", KNOWN), *boards(KNOWN, *first), *boards(LATE, 11))
+        wait_for(settings, log, {*first}, {11})
+    postgres.new_database(BEFORE, DATABASE)
+    with running() as log:
+        send(settings, ("member", LATE), *boards(KNOWN, *second), *boards(LATER, 31))
+        wait_for(settings, log, {*first, 11, *second}, {31})
+    with running(AT_LEAST_ONCE) as log:  # beyond what the group has committed
+        send(settings, *boards(KNOWN, *third), *boards(LATER, 51))
+        wait_for(settings, log, {*first, 11, *second, *third}, {31, 51})
+    before = sent(settings)
+    assert set(before.values()) == {1}
+    for delivery in (AT_LEAST_ONCE, EXACTLY_ONCE):
+        postgres.new_database(DATABASE, BEFORE)
+        with running(delivery) as log:
+            wait_for(settings, log, {*first, 11, *second, *third}, {31, 51})
+        assert sent(settings) == before, delivery
+    with running() as log:
+        send(settings, ("member", LATER))
+        wait_for(settings, log, {*first, 11, *second, 31, *third, 51}, set())
+    assert set(sent(settings).values()) == {1}
 
 
 @pytest.mark.timeout(600)

@@ -2,33 +2,22 @@
 
 from contextlib import closing
 
+import pyarrow as pa
 import pytest
 
 from include.contracts.errors import BrokerUnavailable
 from include.contracts.offsets import OffsetRange
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
-from spark_jobs.decoding.reference import RowRecord, iter_records, read_record
+from spark_jobs.decoding.arrow import table_schema
+from spark_jobs.decoding.reference import iter_records, read_record
 from spark_jobs.speed.join_keys import JoinKeys
-from spark_jobs.state.table_state import unique_keys
 from tests.fakes.events import board
-from tests.support.spark import RawRecord, encoded, raw
-
-
-class Message(RowRecord):
-    """A record whose size a reader asks for."""
-
-    def __len__(self):
-        return len(self.value() or b"")
-
-
-def messages_of(records):
-    """Return the records as a consumer does."""
-    return [Message(each.row, each.timestamp()[1], each.headers()) for each in iter_records(records)]
+from tests.support.spark import SENT, RawRecord, encoded, messages_of, raw
 
 
 def keys_of(*values):
-    messages = messages_of(raw([RawRecord("board", 0, offset, "1", value) for offset, value in enumerate(values)]))
-    return unique_keys([*JoinKeys(None, PIPELINE).named_by(messages)]).tolist()
+    records = [RawRecord("board", 0, offset, "1", value) for offset, value in enumerate(values)]
+    return JoinKeys(None, PIPELINE).named_by([messages_of(records)]).keys.tolist()
 
 
 def test_keys_are_ascending_and_each_is_there_once():
@@ -54,6 +43,20 @@ def test_a_valid_record_that_takes_the_slow_path_has_its_key():
     assert keys_of(value) == [6]
 
 
+def test_the_bytes_of_joined_records_count_the_texts_of_the_table_for_each_record():
+    values = [encoded(board(1, memberId=key)) for key in (3, 9, 3, 4, 9, 3)]
+    records = [RawRecord("board", 0, offset, "1", value) for offset, value in enumerate(values)]
+    named = JoinKeys(None, PIPELINE).named_by([messages_of(records[:2]), messages_of(records[2:])])
+    assert (named.keys.tolist(), named.counts.tolist()) == ([3, 4, 9], [3, 1, 2])
+    assert named.bytes == sum(map(len, values))
+    key, nickname = PIPELINE.table.key_column, PIPELINE.table.field("nickname").column
+    row = {"partition": 0, "offset": 0, "version_at": SENT, "deleted": False}
+    rows = [row | {key: 3, nickname: "x" * 100}, row | {key: 9, nickname: "하늘"}]
+    schema = table_schema(PIPELINE)
+    assert named.bytes_with(pa.Table.from_pylist(rows, schema), key) == named.bytes + 3 * 100 + 2 * 6
+    assert named.bytes_with(schema.empty_table(), key) == named.bytes
+
+
 class Tail:
     """A topic of which each board names the member with the number of its offset; the first reads may fail."""
 
@@ -70,7 +73,7 @@ class Tail:
         if len(self.reads) <= self.failures:
             raise BrokerUnavailable("not now")
         numbers = range(self.position[0], ends[0])
-        yield messages_of(raw([RawRecord("board", 0, at, "1", encoded(board(1, memberId=at))) for at in numbers]))
+        yield messages_of([RawRecord("board", 0, at, "1", encoded(board(1, memberId=at))) for at in numbers])
         self.position = dict(ends)
 
     def close(self):
@@ -85,7 +88,7 @@ def test_a_range_that_was_begun_is_read_once_and_another_one_by_itself(wanted, r
     tail = Tail()
     with closing(JoinKeys(tail, PIPELINE)) as keys:
         keys.begin(FIRST)
-        assert keys.of(wanted).tolist() == [*range(2, wanted.end[0])]
+        assert keys.of(wanted).keys.tolist() == [*range(2, wanted.end[0])]
     assert tail.reads == reads
 
 
@@ -94,4 +97,4 @@ def test_a_failure_of_a_range_that_was_begun_is_raised_once():
         keys.begin(FIRST)
         with pytest.raises(BrokerUnavailable, match="not now"):
             keys.of(FIRST)
-        assert keys.of(FIRST).tolist() == [2, 3, 4]
+        assert keys.of(FIRST).keys.tolist() == [2, 3, 4]

@@ -1,16 +1,21 @@
 """Tasks of the join without Spark and Kafka: what a failed one leaves in its worker, and how much they hold."""
 
+import pickle
+import re
+
 import pyarrow as pa
 import pytest
 
 from include.contracts.errors import BrokerUnavailable
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.runtime.kafka_connection import KafkaConnection
+from spark_jobs.connectors.failures import cause_of, is_passing
 from spark_jobs.connectors.splits import TopicSplit
 from spark_jobs.decoding.arrow import table_schema
 from spark_jobs.speed import join_tasks, record_sender
 from spark_jobs.speed.detail_records import unpacked
-from spark_jobs.speed.join_tasks import JoinTask, Output, grouped, parts_of, run_tasks
+from spark_jobs.speed.join_tasks import JoinTask, Output, TaskFailed, grouped, parts_of, run_tasks
+from spark_jobs.speed.record_sender import RecordSender
 from tests.fakes.events import board
 from tests.support.spark import SENT, RawRecord, encoded, raw
 
@@ -79,6 +84,43 @@ def test_records_that_a_failed_task_has_not_sent_are_not_sent_after_it(monkeypat
     with pytest.raises(BrokerUnavailable):
         run(read, monkeypatch, 1)
     assert producer.held == []
+
+
+def test_a_task_that_fails_returns_its_error_with_its_place(monkeypatch):
+    def read(splits, kafka):
+        raise ZeroDivisionError("because of a record")
+        yield
+
+    with pytest.raises(TaskFailed, match="because of a record") as raised:
+        run(read, monkeypatch, 2)
+    assert str(raised.value).startswith("Traceback")
+    assert pickle.loads(pickle.dumps(raised.value)).args == raised.value.args
+    assert cause_of(raised.value) == "ZeroDivisionError: because of a record"
+    assert not is_passing(raised.value)
+
+
+@pytest.mark.parametrize("output", Output)
+def test_a_record_that_is_too_large_once_it_is_joined_is_rejected_with_both_places(monkeypatch, output):
+    producer = Producer()
+    monkeypatch.setattr(record_sender, "Producer", lambda _settings: producer)
+    monkeypatch.setattr(RecordSender, "flush", lambda _self: None)
+    nickname = PIPELINE.table.field("nickname").column
+    row = {"partition": 1, "version_at": SENT, "deleted": False}
+    rows = [row | {PIPELINE.table.key_column: each, nickname: "x" * size, "offset": each}
+            for each, size in ((7, 1), (8, 1_100_000))]  # fmt: skip
+    table = pa.Table.from_pylist(rows, NO_ROWS.schema)
+    values = [encoded(board(n, 8 if n == 2 else 7)) for n in range(4)]
+    records = [RawRecord("board", 0, n, str(n), value) for n, value in enumerate(values)]
+    page = lambda splits, kafka: iter([raw(records[:1]), raw(records[1:])])  # noqa: E731
+    (part,) = run(page, monkeypatch, 1, output, 2_000_000, table)
+    (reject,) = part.left.rejects
+    assert (reject.topic, reject.partition, reject.offset) == ("board", 0, 2)
+    assert (reject.key, reject.value, reject.kafka_timestamp) == (b"2", values[2], SENT)
+    assert re.fullmatch(r"/: joined with member/1/8 it has \d{7} bytes, more than the 1048576 of a request; shorten a "
+                        "text of either record, and send it again", reject.reason)  # fmt: skip
+    assert (part.sent, part.pending, part.rejected) == (3, 0, 1)
+    returned = [key for each in part.records for key in unpacked(each)["key"].to_pylist()]
+    assert {Output.SENT: producer.held, Output.RETURNED: returned}.get(output, [b"0", b"1", b"3"]) == [b"0", b"1", b"3"]
 
 
 def test_what_all_tasks_return_is_bounded_however_many_they_are(monkeypatch):

@@ -42,6 +42,16 @@ def test_a_group_that_has_committed_later_offsets_is_compared():
     assert (mismatch.error, mismatch.partition, mismatch.at) == (LedgerBeyondEnd, 0, 10)
 
 
+def test_a_lost_ledger_begins_at_the_first_records_whatever_a_group_has_committed():
+    found = position([], {0: 5, 1: 0, 2: 3}, {0: 9, 1: 6, 2: 4}, committed={0: 8, 1: 4})
+    assert (found.start, found.mismatches) == ({0: 5, 1: 0, 2: 3}, [])
+    added = position(ledger({0: 7}), {0: 5, 1: 2}, {0: 9, 1: 4}, committed={0: 8, 1: 4})
+    assert (added.start[1], added.mismatches) == (2, [])
+    for committed, error in (({0: 10}, LedgerBeyondEnd), ({0: 4}, RangeExpired)):
+        (mismatch,) = position([], {0: 5}, {0: 9}, committed=committed).mismatches
+        assert (mismatch.error, mismatch.at) == (error, committed[0])
+
+
 def test_an_added_partition_begins_at_its_beginning():
     found = position(ledger({0: 7}), {0: 5, 1: 0}, {0: 9, 1: 4})
     assert (found.start, found.mismatches) == ({0: 7, 1: 0}, [])
