@@ -85,6 +85,8 @@ def _oldest_time(kafka: KafkaConnection, topic: str, range_: OffsetRange) -> dt.
     """Return the time of the oldest record of the range; the end of time for a range without records."""
     left = {partition for partition, end in range_.end.items() if range_.start.get(partition, 0) < end}
     oldest = END_INSTANT
+    if not left:
+        return oldest
     with closing(TopicTail(kafka, topic)) as tail:
         tail.begin(range_.start)
         for messages in tail.iter_to(range_.end):

@@ -4,7 +4,9 @@ import contextlib
 import gc
 import os
 import random
+import shutil
 import signal
+import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +20,8 @@ import psycopg2
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from include.contracts.definition import SITE_NAME
-from include.database.named import COORDINATES, fill
+from include.database.named import COORDINATES, fill, query
+from include.database.sessions import connect
 from include.kafka.access import delivery_name
 from include.runtime.failpoints import TASK_FAILPOINTS
 from include.runtime.settings import Settings
@@ -214,9 +217,30 @@ class Parts:
                 self._hang_transaction(fault.lasts_s)
             case Effect.CLOCK_SET:
                 self._set_clock(fault.wrong_s, fault.lasts_s)
+            case Effect.DATABASE_RESTORED:
+                self._restore_database(fault.lasts_s)
             case Effect.SEGMENTS_DAMAGED:
                 self._damage_segments()
                 self.driver.kill()
+
+    def _restore_database(self, lasts_s: float) -> None:
+        """Put its files of a while before in their place, and note that, before the next driver begins."""
+        postgres = self.postgres
+        backup = postgres.data.with_name("backup")
+        postgres.stop()
+        subprocess.run(["cp", "-a", postgres.data, backup], check=True)  # with their owner
+        postgres.start()
+        wait_until(self.driver.is_healthy, _TAKEN_S, "a driver runs beside the database that will be lost")
+        time.sleep(lasts_s)
+        with self.driver.held():  # nothing of it may go on beside a database of before
+            postgres.stop()
+            shutil.rmtree(postgres.data)
+            backup.rename(postgres.data)
+            postgres.start()
+            database = self.settings.database
+            with connect(database, "gateway", "restored") as connection, connection.cursor() as cursor:
+                cursor.execute(query("note_restored", cursor))
+            self.driver.kill()
 
     def _damage_segments(self) -> None:
         """Put a copy with one other byte in the place of each segment; the driver that runs goes on with its own."""

@@ -44,6 +44,7 @@ class Effect(StrEnum):
     RECORD_KILLS = "record that ends the process"
     TOPIC_MADE_AGAIN = "stream's topic made again"
     CLOCK_SET = "driver's clock set"
+    DATABASE_RESTORED = "PostgreSQL restored to a while before"
     SEGMENTS_DAMAGED = "driver killed, and its segments damaged"
 
 
@@ -127,6 +128,7 @@ _LASTS_S = {
     Effect.DAEMON_KILLED: (0.5, 2.0),
     Effect.TRANSACTION_HUNG: (1.0, 4.0),
     Effect.CLOCK_SET: (1.0, 4.0),
+    Effect.DATABASE_RESTORED: (4.0, 12.0),
 }
 _WRONG_S = (120.0, 3_600.0, 86_400.0, 365 * 86_400.0)  # more than the driver tolerates
 _AFTER_S = (0.3, 2.5)
