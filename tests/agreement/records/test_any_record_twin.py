@@ -184,7 +184,7 @@ def hold_the_details(joined, sent, drawn, of_table, definition, zone):
 
     `sent` are the stream's rows, `of_table` those of the table by key, from the reader of single records.
     """
-    messages = [*iter_messages(DetailEncoder(definition).encode(joined.sent, joined.matches))]
+    messages = [*iter_messages(DetailEncoder(definition).encode(joined.sent, joined.matches).records)]
     output, join_column = definition.output, definition.stream.field(definition.join_field).column
     details = [AnyRecord(output.name, *message, LAST_MS) for message in messages]
     batch = {row["kafka_offset"]: row for row in DetailDecoder(definition, zone).read(raw(details)).to_pylist()}
