@@ -79,9 +79,9 @@ class RecordSender:
             yield
         except (KafkaException, SystemError) as exc:
             error = _error_of(exc)
-            if error.code() == KafkaError._FATAL and self._producer is not None:
+            if error.code() in (KafkaError._FATAL, KafkaError._FAIL) and self._producer is not None:
                 try:
-                    self._producer.poll(0)  # raises the cause, which `produce` does not tell
+                    self._producer.poll(0)  # raises the cause, which other calls do not tell
                 except (KafkaException, SystemError) as cause:
                     error = _error_of(cause)
             self.discard()
@@ -103,9 +103,9 @@ class RecordSender:
 
 
 def _error_of(exc: KafkaException | SystemError) -> KafkaError:
-    """Return the client's error, which is the cause of a SystemError if a delivery report came after it was raised."""
+    """Return the client's error, which is the cause of a SystemError if a delivery report came after it was raised.
+
+    A SystemError may have no cause (confluent_kafka 2.16, a fatal error during `flush`); the error is then `_FAIL`.
+    """
     cause = exc if isinstance(exc, KafkaException) else exc.__cause__
-    if not isinstance(cause, KafkaException):
-        raise exc
-    error: KafkaError = cause.args[0]
-    return error
+    return cause.args[0] if isinstance(cause, KafkaException) else KafkaError(KafkaError._FAIL)

@@ -5,9 +5,11 @@ import re
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from include.contracts.errors import BrokerUnavailable
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
+from include.kafka.access import KafkaAccessDenied
 from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.connectors.failures import cause_of, is_passing
 from spark_jobs.connectors.splits import TopicSplit
@@ -84,6 +86,28 @@ def test_records_that_a_failed_task_has_not_sent_are_not_sent_after_it(monkeypat
     with pytest.raises(BrokerUnavailable):
         run(read, monkeypatch, 1)
     assert producer.held == []
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [(KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaAccessDenied), (None, BrokerUnavailable)],
+)
+def test_a_client_that_ends_without_an_error_is_asked_for_the_cause(monkeypatch, cause, expected):
+    class Ended(Producer):
+        def flush(self, _seconds):
+            raise SystemError("flush returned NULL without setting an exception")
+
+        def poll(self, _seconds):
+            if self.held and cause is not None:
+                raise KafkaException(KafkaError(cause))
+            return 0
+
+    sender = RecordSender(KafkaConnection("nowhere:1"), "board-detail")
+    sender._producer = Ended()
+    sender._producer.held.append(b"1")
+    with pytest.raises(expected):
+        sender.flush()
+    assert sender._producer is None
 
 
 def test_a_task_that_fails_returns_its_error_with_its_place(monkeypatch):
