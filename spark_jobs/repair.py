@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from include.contracts.clock import Clock
 from include.contracts.day import Day
 from include.contracts.definition import SITE_NAME, Definition
-from include.contracts.errors import LOOK, OK, ConfigurationError, LedgerBeyondEnd, MissingRange, TopicReplaced
+from include.contracts.errors import LOOK, OK, LedgerBeyondEnd, TopicReplaced, WrongArguments
 from include.contracts.offsets import OffsetRange
 from include.contracts.validation import Reject
 from include.database.driver_lease import DriverLease
@@ -35,7 +35,7 @@ from spark_jobs.speed.positions import (
 
 _RECORD = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9})/(?P<offset>[0-9]{1,18})")
 _SHOWN_BYTES = 200
-_DONE = "The stream has processed it already: there is nothing to reject."
+_DONE = "The stream has processed it, or has begun to, which its next start decides: there is nothing to reject."
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Place:
 
     @classmethod
     def parse(cls, text: str, pipeline: Definition) -> "Place":
-        """Parse topic/partition/offset, of a topic of the pipeline. Raises ConfigurationError."""
+        """Parse topic/partition/offset, of a topic of the pipeline. Raises WrongArguments."""
         topics = topics_of(pipeline)
         match = _RECORD.fullmatch(text)
         query = next((query for query, topic in topics.items() if match and topic == match["topic"]), None)
         if match is None or query is None:
-            raise ConfigurationError(f"--reject {text!r}: write topic/partition/offset; the topics are "
-                                     f"{' and '.join(topics.values())}")  # fmt: skip
+            raise WrongArguments(f"--reject {text!r}: write topic/partition/offset; the topics are "
+                                 f"{' and '.join(topics.values())}")  # fmt: skip
         return cls(query, match["topic"], int(match["partition"]), int(match["offset"]))
 
     def __str__(self) -> str:
@@ -71,7 +71,10 @@ class ManualReject:
         self._ledger = ledger
 
     def look(self, place: Place) -> tuple[Reject, bool]:
-        """Return the record as a reject, and True if the query has processed it. Raises MissingRange if it is gone."""
+        """Return the record as a reject, and True if the query has processed it.
+
+        Raises WrongArguments if the topic has no such record, any more or yet.
+        """
         topic_id = self._offset_reader.topic_id(place.topic)
         whole = self._offset_reader.available(place.topic)
         found: list[Reject] = []
@@ -80,8 +83,8 @@ class ManualReject:
             reason = f"rejected by hand by {author()}"
             found = read_as_rejects(self._offset_reader.kafka, place.topic, range_, reason)
         if not found:
-            raise MissingRange("the topic has no such record", record=place, first=whole.start.get(place.partition),
-                               end=whole.end.get(place.partition))  # fmt: skip
+            first, end = (offsets.get(place.partition) for offsets in (whole.start, whole.end))
+            raise WrongArguments("--reject: the topic has no such record", record=place, first=first, end=end)
         self._offset_reader.require_ids({place.topic: topic_id})
         taken = [entry.next_offset for entry in self._ledger.entries(place.query, place.topic)
                  if (entry.topic_id, entry.partition) == (topic_id, place.partition)]  # fmt: skip

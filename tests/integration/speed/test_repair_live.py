@@ -12,12 +12,11 @@ from include.contracts.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.errors import (
     LOOK,
-    ConfigurationError,
     ContractMismatch,
     DriverSuperseded,
     LedgerConflict,
-    MissingRange,
     RangeExpired,
+    WrongArguments,
 )
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.driver_lease import DriverAlive
@@ -212,17 +211,23 @@ class TestRepair:
         assert rows(settings, "SELECT rejected_by FROM reject") == [("repair",)]
 
     def test_a_record_that_was_taken_is_left_alone(self, log, ledger, settings, repair):
-        assert "has processed it already" in self.reject(log, ledger, settings, repair, "board/0/4")[1]
+        assert "has processed it" in self.reject(log, ledger, settings, repair, "board/0/4")[1]
+        assert rows(settings, "SELECT 1 FROM reject") == []
+
+    def test_a_board_whose_page_may_have_been_sent_is_left_alone(self, log, ledger, settings, repair):
+        rows(settings, PENDING.replace("now(), 7)", "NULL, 7)"))
+        assert "its next start decides" in self.reject(log, ledger, settings, repair, "board/0/1")[1]
+        assert rows(settings, "SELECT page FROM pending_record") == [(7,)]
         assert rows(settings, "SELECT 1 FROM reject") == []
 
     @pytest.mark.parametrize("record", ["board/0/5", "board/7/0", "board-detail/1/99"])
     def test_a_record_that_is_not_there_is_named(self, log, ledger, settings, repair, record):
-        with pytest.raises(MissingRange, match=record):
+        with pytest.raises(WrongArguments, match=record):
             self.reject(log, ledger, settings, repair, record)
 
     @pytest.mark.parametrize("record", ["board", "board/0", "board/x/0", "member/0/1", "board/0/1/2", ""])
     def test_a_record_is_written_with_its_topic_partition_and_offset(self, record):
-        with pytest.raises(ConfigurationError, match="write topic/partition/offset"):
+        with pytest.raises(WrongArguments, match="write topic/partition/offset"):
             Place.parse(record, PIPELINE)
 
     def test_it_refuses_while_a_driver_is_alive_unless_told_otherwise(self, log, ledger, settings, repair):

@@ -152,3 +152,16 @@ def test_a_partition_that_does_not_respond_is_no_progress_of_another_one(monkeyp
         [*tail.iter_to({0: 5, 1: 250}, timeout_s=1)]
     assert len(tail._ahead) <= 1_100
     assert tail.position == {0: 0, 1: 0}
+
+
+def test_a_batch_of_zstd_may_unpack_to_more_than_the_client_takes_by_default(kafka, log):
+    size, count = 1 << 20, 110  # 115 MB; the default is 100 MB
+    log.make("packed", 1)
+    packing = Producer({"bootstrap.servers": kafka.bootstrap_servers, "compression.type": "zstd", "linger.ms": 60_000,
+                        "message.max.bytes": 200_000_000, "batch.size": 200_000_000})  # fmt: skip
+    for _ in range(count):
+        packing.produce("packed", bytes(size))
+    assert packing.flush(60) == 0
+    with closing(TopicTail(KafkaConnection(kafka.bootstrap_servers), "packed")) as tail:
+        tail.begin({0: 0})
+        assert sum(len(record) for records in tail.iter_to({0: count}) for record in records) == size * count
