@@ -137,11 +137,12 @@ class Isolation(Generic[Records]):
         batch. A driver that ends for another reason is counted as well, which is harmless: later drivers process the
         batch in steps, and reject only records that fail.
         """
-        if not batch.count:
-            return None
         trial = self.load()
         if trial is None or not batch.is_at(trial.at):  # records were processed since
             trial, self._rejected = Trial(batch.at), 0
+        if not batch.count:
+            self._save(trial)
+            return None
         if trial.size is None and trial.failures < MAX_FAILURES:
             self._save(trial._replace(failures=trial.failures + 1))
             return None
@@ -175,9 +176,7 @@ class Isolation(Generic[Records]):
 
     def take(self, batch: Records, trial: Trial | None = None) -> None:
         """Process the batch, in steps after it failed three times. `trial` is the saved state of earlier attempts."""
-        if batch.count:
-            self._in_steps(batch, trial or Trial(batch.at, batch.count), untried=batch.count)
-            self._save(Trial(batch.cut(0)[0].at))
+        self._in_steps(batch, trial or Trial(batch.at, batch.count), untried=batch.count)
 
     def _in_steps(self, rest: Records, trial: Trial, untried: int = 0) -> None:
         """Process the batch in steps. A step of one record, or of `untried` records, is tried three times, others once.
@@ -204,6 +203,7 @@ class Isolation(Generic[Records]):
                 rest, suspects = after, suspects - size
                 size *= NARROWED if suspects <= 0 else 1
             trial = Trial(rest.at)
+        self._save(Trial(rest.at))  # else the last step would look as if it had failed
 
     def _tried(self, step: Records, trial: Trial, times: int) -> Trial:
         """Try the step up to `times` times; returns its trial with the failures, 0 if it was processed."""

@@ -16,24 +16,33 @@ class KilledError(BaseException):
     """The process ends: nothing of it goes on."""
 
 
-class Driver:
-    """Takes the offsets of two partitions once each, but for those that fail or kill."""
+class Trials:
+    """Keeps the trial over the drivers; the process ends before the saves of these numbers."""
 
-    def __init__(self, ends, failing=(), killing=(), ending_the_jvm=()):
-        self.ends = ends
-        self.failing, self.killing, self.ending_the_jvm = set(failing), set(killing), set(ending_the_jvm)
-        self.at = dict.fromkeys(ends, 0)
-        self.taken, self.rejects = [], {}
-        self.saved = None
-        self.out = False
-        self.tries = 0
+    def __init__(self, unsaved):
+        self.saved, self.saves, self.unsaved = None, 0, unsaved
 
-    # the trials
     def load(self):
         return self.saved
 
     def save(self, trial):
+        self.saves += 1
+        if self.saves in self.unsaved:
+            raise KilledError
         self.saved = trial
+
+
+class Driver(Trials):
+    """Takes the offsets of two partitions once each, but for those that fail or kill."""
+
+    def __init__(self, ends, failing=(), killing=(), ending_the_jvm=(), unsaved=()):
+        super().__init__(unsaved)
+        self.ends = ends
+        self.failing, self.killing, self.ending_the_jvm = set(failing), set(killing), set(ending_the_jvm)
+        self.at = dict.fromkeys(ends, 0)
+        self.taken, self.rejects = [], {}
+        self.out = False
+        self.tries = 0
 
     def take(self, range_):
         self.tries += 1
@@ -93,17 +102,20 @@ REASONS = st.sampled_from(["ZeroDivisionError: because", "process ended", "proce
 BAD = st.dictionaries(
     st.tuples(st.integers(0, 1), st.integers(0, 30)), REASONS, max_size=MAX_REJECTED_IN_A_ROW
 )  # fmt: skip
+UNSAVED = st.sets(st.integers(1, 40), max_size=3)
 
 
-@given(bad=BAD, most=st.integers(1, 40))
-def test_every_record_is_taken_once_or_is_a_reject(bad, most):
+@given(bad=BAD, most=st.integers(1, 40), unsaved=UNSAVED)
+def test_every_record_is_taken_once_or_is_a_reject(bad, most, unsaved):
     killing = {record for record, reason in bad.items() if reason == "process ended"}
     with_the_jvm = {record for record, reason in bad.items() if reason == "process ended with the JVM"}
-    driver = Driver({0: 31, 1: 31}, bad.keys() - killing - with_the_jvm, killing, with_the_jvm)
+    driver = Driver({0: 31, 1: 31}, bad.keys() - killing - with_the_jvm, killing, with_the_jvm, unsaved)
     driver.run_to_the_end(most)
     assert driver.rejects.keys() == bad.keys()
     assert sorted([*driver.taken, *bad]) == [(p, o) for p in (0, 1) for o in range(31)]
     assert all(reason.removesuffix(" with the JVM") in driver.rejects[record] for record, reason in bad.items())
+    driver.run_to_the_end(most)  # with nothing left
+    assert driver.saved.size is None, "a record is suspected still"
 
 
 def test_a_batch_is_tried_three_times_before_it_is_narrowed_down():
@@ -179,7 +191,7 @@ def test_nothing_there_is_nothing_to_try():
     driver = Driver({0: 0})
     for _ in range(10):
         assert not driver.isolation().begin(OffsetRange({0: 0}, {0: 0}))
-    assert driver.saved is None
+    assert driver.saved == Trial({"0": [0, 0]})
 
 
 def test_drivers_that_came_further_do_not_count():
@@ -232,20 +244,14 @@ def test_the_first_batch_is_within_what_is_there(lags, most):
     assert all(start.get(partition, 0) <= end <= ends[partition] for partition, end in batch.end.items())
 
 
-class Sender:
+class Sender(Trials):
     """Sends pending boards once each, but for those that fail or kill."""
 
-    def __init__(self, count, failing, killing):
+    def __init__(self, count, failing, killing, unsaved):
+        super().__init__(unsaved)
         self.waiting = [("board", 0, offset) for offset in range(count)]
         self.failing, self.killing = failing, killing
         self.sent, self.rejects = [], []
-        self.saved = None
-
-    def load(self):
-        return self.saved
-
-    def save(self, trial):
-        self.saved = trial
 
     def take(self, batch):
         offsets = {offset for _, _, offset in batch.records}
@@ -272,9 +278,9 @@ class Sender:
 
 
 @given(failing=st.sets(st.integers(0, 40), max_size=3), killing=st.sets(st.integers(0, 40), max_size=3),
-       count=st.integers(0, 40), page=st.integers(1, 50))  # fmt: skip
-def test_pending_boards_are_narrowed_down_likewise_over_drivers_that_end(failing, killing, count, page):
-    sender = Sender(count, failing, killing - failing)
+       count=st.integers(0, 40), page=st.integers(1, 50), unsaved=UNSAVED)  # fmt: skip
+def test_pending_boards_are_narrowed_down_likewise_over_drivers_that_end(failing, killing, count, page, unsaved):
+    sender = Sender(count, failing, killing - failing, unsaved)
     here = (failing | killing) & set(range(count))
     for _ in range(200):
         try:
@@ -289,3 +295,4 @@ def test_pending_boards_are_narrowed_down_likewise_over_drivers_that_end(failing
         assert sender.waiting == []
         assert set(sender.rejects) == here
         assert sorted([*sender.sent, *here]) == list(range(count))
+        assert sender.saved is None or sender.saved.size is None, "a record is suspected still"
