@@ -6,12 +6,14 @@ import re
 import socket
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from include.contracts.clock import Clock
 from include.contracts.day import Day
 from include.contracts.definition import SITE_NAME, Definition
 from include.contracts.errors import LOOK, OK, LedgerBeyondEnd, TopicReplaced, WrongArguments
+from include.contracts.fields import FIRST_INSTANT
 from include.contracts.offsets import OffsetRange
 from include.contracts.validation import Reject
 from include.database.driver_lease import DriverLease
@@ -22,6 +24,7 @@ from include.kafka.offsets import OffsetReader
 from include.kafka.reader import read_as_rejects
 from include.runtime.command import author
 from include.runtime.settings import Settings
+from spark_jobs.speed.delivery import ExactlyOnce
 from spark_jobs.speed.health.state import Query, topics_of
 from spark_jobs.speed.pending_store import PendingStore
 from spark_jobs.speed.positions import (
@@ -32,6 +35,7 @@ from spark_jobs.speed.positions import (
     position_of,
     replaced_table,
 )
+from spark_jobs.speed.sent_records import sent_since
 
 _RECORD = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9})/(?P<offset>[0-9]{1,18})")
 _SHOWN_BYTES = 200
@@ -205,6 +209,7 @@ class Repair:
                 ):
                     # before the ledger moves: cuts of the former topic would cover the new topic's low offsets
                     take_out_of_cuts(self._settings, position.topic, position.topic_id)
+                    self._settle_pages(position)
                     made_from_replaced = self._output()
                 moves = [Move(mismatch.partition, mismatch.topic_id, mismatch.at, mismatch.first,
                               f"{mismatch.error.__name__}: {mismatch.text}")
@@ -217,6 +222,26 @@ class Repair:
         finally:
             self._lease.release()  # else the stream would wait until the lease times out
         return sum(len(position.mismatches) for position in positions)
+
+    def _settle_pages(self, position: Position) -> None:
+        """Mark those of the replaced topic's pending records as sent whose page was, though its driver did not say so.
+
+        Kafka deletes the offsets of a group with their topic, and the number of the page with them, so the output is
+        read. Raises as `ExactlyOnce.open` and `sent_since`.
+        """
+        store, pipeline = PendingStore(self._settings.database, self._lease), self._settings.pipeline
+        planned = [at for at, _ in store.planned_pages() if at.topic == position.topic]
+        if not planned:
+            return
+        with closing(ExactlyOnce(self._offset_reader.kafka, pipeline)) as delivery:  # ends a transaction that is open
+            delivery.open([*position.start], position.topic_id, "", {})
+        oldest = min(each.kafka_timestamp or FIRST_INSTANT for each in store.pending_at(planned))
+        sent = sent_since(oldest, self._offset_reader, self._ledger, pipeline).places
+        there = {*zip(sent["partition"].to_pylist(), sent["offset"].to_pylist(), strict=True)}
+        if sent_ones := [at for at in planned if at[1:] in there]:
+            store.mark_sent(sent_ones)
+        if unsent := [at for at in planned if at[1:] not in there]:
+            store.plan_page(None, unsent)
 
     def _output(self) -> Output:
         topic = self._settings.pipeline.output.name

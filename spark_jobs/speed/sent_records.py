@@ -11,7 +11,8 @@ from include.contracts.definition import Definition
 from include.contracts.fields import END_INSTANT, FIRST_INSTANT
 from include.contracts.offsets import OffsetRange
 from include.contracts.versions import record_time
-from include.database.offset_ledger import REPLACED
+from include.database.offset_ledger import REPLACED, OffsetLedger
+from include.kafka.offsets import OffsetReader
 from include.kafka.reader import TopicTail
 from include.kafka.record_table import raw_schema, record_table
 from include.runtime.kafka_connection import KafkaConnection
@@ -49,24 +50,33 @@ class Sent(NamedTuple):
 def sent_records(context: DriverContext, definition: Definition, range_: OffsetRange) -> Sent:
     """Return which records were sent of the range, and of what the database does not know to be served.
 
-    A joined record is not older than the record of the stream, except by the clocks of two brokers. So the output is
-    read from the time of the range's first record, or from where *serve* is. Raises as `TopicTail.iter_to`.
+    Raises as `sent_since`.
     """
-    kafka, stream, output = context.settings.kafka.connection, definition.stream.name, definition.output.name
-    oldest = _oldest_time(kafka, stream, range_)
-    topic_id, available = context.offset_reader.topic_id(output), context.offset_reader.available(output)
+    oldest = _oldest_time(context.settings.kafka.connection, definition.stream.name, range_)
+    return sent_since(oldest, context.offset_reader, context.ledger, definition)
+
+
+def sent_since(
+    oldest: dt.datetime, offset_reader: OffsetReader, ledger: OffsetLedger, definition: Definition
+) -> Sent:  # fmt: skip
+    """Return which records of the stream were sent that are of this time or later, and others.
+
+    A joined record is not older than the record of the stream, except by the clocks of two brokers. So the output is
+    read from that time, or from where *serve* is. Raises as `TopicTail.iter_to`.
+    """
+    kafka, stream, output = offset_reader.kafka, definition.stream.name, definition.output.name
+    topic_id, available = offset_reader.topic_id(output), offset_reader.available(output)
     served, replaced = (
-        {each.partition: each.next_offset for each in context.ledger.entries(consumer, output)
-         if each.topic_id == topic_id}
+        {each.partition: each.next_offset for each in ledger.entries(consumer, output) if each.topic_id == topic_id}
         for consumer in ("serve", REPLACED)
-    )  # fmt: skip
-    since = context.offset_reader.at(output, oldest - _BROKER_CLOCKS)
+    )
+    since = offset_reader.at(output, oldest - _BROKER_CLOCKS)
     start = {  # records before those of `replaced` name places of a former topic
         partition: max(first, replaced.get(partition, 0), min(since.get(partition, 0), served.get(partition, 0)))
         for partition, first in available.start.items()
     }
     expired = [partition for partition, first in available.start.items() if first > 0]
-    firsts = context.offset_reader.first_times(output) if expired else {}
+    firsts = offset_reader.first_times(output) if expired else {}
     # of a partition that is empty all expired, and the records that were joined are older
     known_from = max((firsts[partition] for partition in expired if partition in firsts), default=None)
     rows: list[pa.Table] = [_COORDINATES.empty_table()]

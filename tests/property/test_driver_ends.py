@@ -6,30 +6,37 @@ does the same to a process.
 
 import dataclasses
 import gc
+import io
 import itertools
 import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 
 import pytest
 
+from include.contracts.clock import SystemClock
 from include.contracts.errors import DriverFenced, DriverSuperseded, PipelineError
 from include.contracts.offsets import OffsetRange
 from include.contracts.pipelines import PIPELINES, SITE_PIPELINE
 from include.contracts.validation import Reject
+from include.database.offset_ledger import OffsetLedger
 from include.runtime.failpoints import TRANSACTION_FAILPOINTS
 from include.runtime.settings import EXACTLY_ONCE
+from spark_jobs.repair import Repair
+from spark_jobs.repair import run as repair_ledger
 from spark_jobs.speed import delivery, join
 from spark_jobs.speed.delivery import DeliveryInDoubt
 from spark_jobs.speed.isolation import Isolation
+from tests.faults.stream_topics import REPLACED_BY
 from tests.property.test_stream import Driver, sources
 from tests.support.examples import is_long
 from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import produce, rows, with_topics
 from tests.support.records import value_of
 from tests.support.spark import RawRecord, encoded
+from tests.support.topic_log import TopicLog, taken_lease
 
 PLACES = (*TRANSACTION_FAILPOINTS, "join.before_send", "join.after_send", "join.before_ledger", "resolve.after_send")
 ROUNDS = 20 if is_long() else 1
@@ -132,9 +139,22 @@ class Round:
         driver.resolve()
 
 
+def make_again(settings, log):
+    """Delete the stream's topic, create it again, and repair the ledger as an operator would."""
+    ledger, stream = OffsetLedger(settings.database), settings.pipeline.stream.name
+    lease = taken_lease(settings)
+    ledger.open("join", stream, log.offsets.topic_id(stream), log.offsets.earliest(stream), lease)
+    lease.release()
+    log.make(stream, len(log.offsets.partitions(stream)))
+    repair = Repair(settings, log.offsets, ledger, SystemClock())
+    with redirect_stdout(io.StringIO()) as printed:
+        assert repair_ledger(repair, ["join"], dry_run=False, force=True) == 0
+    assert "TopicReplaced" in printed.getvalue()
+
+
 def check(settings, mine):
-    """Each record of the round is in the output once, and none waits."""
-    found = Counter(sources(settings))
+    """Each record of the round is in the output once, also as one of a topic that was made again, and none waits."""
+    found = Counter(each % REPLACED_BY for each in sources(settings))
     assert {each: found[each] for each in mine.offsets} == dict.fromkeys(mine.offsets, 1)
     assert rows(settings, "SELECT FROM pending_record WHERE sent_at IS NULL") == []
 
@@ -178,6 +198,23 @@ def test_a_driver_that_goes_on_after_its_successor_began_sends_nothing(settings,
                     assert error is None or is_refused, (error, is_early)
                     check(settings, mine)
                     successor.serve()
+
+
+@pytest.mark.shortened
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("place", [each for each in TRANSACTION_FAILPOINTS if each.startswith("page.")])
+def test_a_page_is_sent_once_if_its_topic_was_made_again(settings, started, monkeypatch, place):
+    chance, at, log = random.Random(place), Place(monkeypatch, place), TopicLog(settings.kafka.bootstrap_servers)
+    for _ in range(ROUNDS):
+        mine = Round(settings, chance)
+        with started() as first:
+            at.end()
+            with pytest.raises(Ended):
+                mine.run(first)
+        make_again(settings, log)
+        with started() as successor:
+            successor.resolve()
+        check(settings, mine)
 
 
 class Trials:
