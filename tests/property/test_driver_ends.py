@@ -22,6 +22,7 @@ from include.contracts.offsets import OffsetRange
 from include.contracts.pipelines import PIPELINES, SITE_PIPELINE
 from include.contracts.validation import Reject
 from include.database.offset_ledger import OffsetLedger
+from include.kafka.admin import create_topics
 from include.runtime.failpoints import TRANSACTION_FAILPOINTS
 from include.runtime.settings import EXACTLY_ONCE
 from spark_jobs.repair import Repair
@@ -31,6 +32,7 @@ from spark_jobs.speed.delivery import DeliveryInDoubt
 from spark_jobs.speed.isolation import Isolation
 from tests.faults.stream_topics import REPLACED_BY
 from tests.property.test_stream import Driver, sources
+from tests.servers import wait_until
 from tests.support.examples import is_long
 from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import produce, rows, with_topics
@@ -139,13 +141,22 @@ class Round:
         driver.resolve()
 
 
+def is_made(settings, topic):
+    """Create the topic, unless the former one is still going."""
+    try:
+        return topic in create_topics(settings.kafka)
+    except PipelineError:
+        return False
+
+
 def make_again(settings, log):
     """Delete the stream's topic, create it again, and repair the ledger as an operator would."""
     ledger, stream = OffsetLedger(settings.database), settings.pipeline.stream.name
     lease = taken_lease(settings)
     ledger.open("join", stream, log.offsets.topic_id(stream), log.offsets.earliest(stream), lease)
     lease.release()
-    log.make(stream, len(log.offsets.partitions(stream)))
+    log.remove(stream)
+    wait_until(lambda: is_made(settings, stream), 30, f"{stream} is made again")
     repair = Repair(settings, log.offsets, ledger, SystemClock())
     with redirect_stdout(io.StringIO()) as printed:
         assert repair_ledger(repair, ["join"], dry_run=False, force=True) == 0
@@ -154,6 +165,7 @@ def make_again(settings, log):
 
 def check(settings, mine):
     """Each record of the round is in the output once, also as one of a topic that was made again, and none waits."""
+    TopicLog(settings.kafka.bootstrap_servers).wait_for_markers(settings.pipeline.output.name)
     found = Counter(each % REPLACED_BY for each in sources(settings))
     assert {each: found[each] for each in mine.offsets} == dict.fromkeys(mine.offsets, 1)
     assert rows(settings, "SELECT FROM pending_record WHERE sent_at IS NULL") == []

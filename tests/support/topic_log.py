@@ -50,6 +50,12 @@ class TopicLog:
 
         wait_until(have_leaders, 30, f"{topic} has {partitions} partitions with leaders")
 
+    def wait_for_markers(self, topic):
+        """Wait until readers of committed records see them: the broker answers before it has written the markers."""
+        wait_until(
+            lambda: self.offsets.ends(topic) == self.offsets.high_watermarks(topic), 30, "the markers are written"
+        )
+
     def add_partition(self, topic, total):
         self._admin.create_partitions([NewPartitions(topic, total)])[topic].result(30)
         self.wait_for_leaders(topic, total)
