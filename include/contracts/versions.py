@@ -9,6 +9,7 @@ gives it the same time.
 """
 
 import datetime as dt
+import operator
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Protocol
@@ -108,13 +109,17 @@ class Timed(Protocol):
         """Return the headers as pairs of name and value."""
 
 
+# The client returns with an exception set. A call that Python 3.11 has specialized raises that later, in the caller.
+_headers = operator.methodcaller("headers")
+
+
 def headers_of(record: Timed) -> Sequence[tuple[str, bytes | None]]:
     """Return the headers of a record. It has none if a name is not UTF-8, because the client then returns none.
 
     After such an error another call of `headers` would end the process (confluent_kafka 2.16), so this is the only one.
     """
     try:
-        return record.headers() or ()
+        return _headers(record) or ()
     except (SystemError, UnicodeDecodeError):
         record.set_headers([])  # type: ignore[attr-defined]  # only the client's own records raise
         return ()
