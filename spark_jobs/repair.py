@@ -224,13 +224,13 @@ class Repair:
         return sum(len(position.mismatches) for position in positions)
 
     def _settle_pages(self, position: Position) -> None:
-        """Mark those of the replaced topic's pending records as sent whose page was, though its driver did not say so.
+        """Mark the records of the last page as sent if they were, though the driver did not say so.
 
         Kafka deletes the offsets of a group with their topic, and the number of the page with them, so the output is
         read. Raises as `ExactlyOnce.open` and `sent_since`.
         """
         store, pipeline = PendingStore(self._settings.database, self._lease), self._settings.pipeline
-        planned = [at for at, _ in store.planned_pages() if at.topic == position.topic]
+        planned = [at for at, _ in store.planned_pages()]
         if not planned:
             return
         with closing(ExactlyOnce(self._offset_reader.kafka, pipeline)) as delivery:  # ends a transaction that is open
@@ -238,10 +238,10 @@ class Repair:
         oldest = min(each.kafka_timestamp or FIRST_INSTANT for each in store.pending_at(planned))
         sent = sent_since(oldest, self._offset_reader, self._ledger, pipeline).places
         there = {*zip(sent["partition"].to_pylist(), sent["offset"].to_pylist(), strict=True)}
-        if sent_ones := [at for at in planned if at[1:] in there]:
-            store.mark_sent(sent_ones)
-        if unsent := [at for at in planned if at[1:] not in there]:
-            store.plan_page(None, unsent)
+        if there.issuperset((at.partition, at.offset) for at in planned):  # in one transaction
+            store.mark_sent(planned)
+        else:
+            store.plan_page(None, planned)
 
     def _output(self) -> Output:
         topic = self._settings.pipeline.output.name

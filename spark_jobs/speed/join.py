@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import ClassVar
 
@@ -438,24 +438,25 @@ class StreamTableJoin:
         """Send the records whose key is known, and mark them as sent. Those that cannot be sent become rejects."""
         began_ns = time.time_ns()
         failpoint_records("resolve.records", lambda *at: any(record[:3] == at for record in batch.records))
-        decoded = self._joiner.decode(_raw(batch.records))
-        rows = self._rows_with(unique_keys(self._joiner.keys(decoded)))
         records: list[bytes] = []
         sent: list[Coordinates] = []
         traceparents: list[str | None] = []
-        rejects = list(decoded.rejects)  # since the contract changed
-        for joined in self._joiner.join(decoded, rows):
-            details = self._encoder.encode(joined.sent, joined.matches)
-            records.append(packed(details.records))
-            rejects += self._joiner.refused(decoded, joined.sent, details.refused)
-            of_sent = joined.sent.filter(
-                pa.array([n not in details.refused for n in range(len(joined.sent))], pa.bool_())
-            )
-            places = of_sent.select(["partition", "offset"]).to_pylist()
-            sent += [Coordinates(self._stream.name, each["partition"], each["offset"]) for each in places]
-            traceparents += of_sent["traceparent"].to_pylist()
-        for each in rejects:
-            self._reject_pending(Coordinates(self._stream.name, each.partition, each.offset), each.reason)
+        for topic, waiting in groupby(batch.records, lambda record: record.topic):  # former ones can share places
+            decoded = self._joiner.decode(_raw(waiting))
+            rows = self._rows_with(unique_keys(self._joiner.keys(decoded)))
+            rejects = list(decoded.rejects)  # since the contract changed
+            for joined in self._joiner.join(decoded, rows):
+                details = self._encoder.encode(joined.sent, joined.matches)
+                records.append(packed(details.records))
+                rejects += self._joiner.refused(decoded, joined.sent, details.refused)
+                of_sent = joined.sent.filter(
+                    pa.array([n not in details.refused for n in range(len(joined.sent))], pa.bool_())
+                )
+                places = of_sent.select(["partition", "offset"]).to_pylist()
+                sent += [Coordinates(topic, each["partition"], each["offset"]) for each in places]
+                traceparents += of_sent["traceparent"].to_pylist()
+            for each in rejects:
+                self._reject_pending(Coordinates(topic, each.partition, each.offset), each.reason)
         if not sent:
             return
         self._check_lease()
@@ -473,7 +474,7 @@ class StreamTableJoin:
         self._trace(len(sent), traceparents, began_ns)
 
 
-def _raw(waiting: Sequence[StoredRecord]) -> pa.Table:
+def _raw(waiting: Iterable[StoredRecord]) -> pa.Table:
     """Return pending records as records of the stream."""
     rows = []
     for _, partition, offset, key, value, timestamp, event_id, accepted_at, trace in waiting:

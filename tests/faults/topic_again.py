@@ -9,15 +9,14 @@ from pathlib import Path
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from include.contracts.errors import MISCONFIGURED, PipelineError
-from include.kafka.admin import create_topics
+from include.contracts.errors import MISCONFIGURED
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Settings
 from tests.faults.stream_driver import Driver
 from tests.faults.stream_topics import Record
 from tests.servers import wait_until
 from tests.support.pipeline import ROOT
-from tests.support.topic_log import TopicLog
+from tests.support.topic_log import make_again
 
 _DEADLINE_S = 120.0
 _REFUSED_S = 240.0  # a task that reads the deleted topic fails after spark.network.timeout, 120 s
@@ -38,8 +37,7 @@ class TopicAgain:
         """Delete the topic and create it again. Returns the id of the deleted one."""
         former_id = OffsetReader(self._settings.kafka.connection).topic_id(self._topic)
         self._ended = len(self._driver.ended)
-        TopicLog(self._settings.kafka.bootstrap_servers).remove(self._topic)
-        wait_until(self._is_made, _DEADLINE_S, f"topic {self._topic} is made again")
+        make_again(self._settings.kafka, self._topic)
         gc.collect()  # an admin client that lives on tells the terminal of every outage
         return former_id
 
@@ -69,12 +67,6 @@ class TopicAgain:
         """Repair the stream as the driver's log says; returns when it continues."""
         wait_until(self._is_repaired, _DEADLINE_S, f"the repair succeeds, see {self._log}")
         wait_until(self._driver.is_healthy, _DEADLINE_S, f"the stream goes on, see {self._driver.log}")
-
-    def _is_made(self) -> bool:
-        try:
-            return self._topic in create_topics(self._settings.kafka)
-        except PipelineError:  # the former one is still going
-            return False
 
     def _is_repaired(self) -> bool:
         with self._log.open("ab") as log:

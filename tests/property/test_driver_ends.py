@@ -23,7 +23,6 @@ from include.contracts.offsets import OffsetRange
 from include.contracts.pipelines import PIPELINES, SITE_PIPELINE
 from include.contracts.validation import Reject
 from include.database.offset_ledger import OffsetLedger
-from include.kafka.admin import create_topics
 from include.runtime.failpoints import TRANSACTION_FAILPOINTS
 from include.runtime.settings import EXACTLY_ONCE
 from spark_jobs.repair import Repair
@@ -33,13 +32,12 @@ from spark_jobs.speed.delivery import DeliveryInDoubt
 from spark_jobs.speed.isolation import Isolation
 from tests.faults.stream_topics import REPLACED_BY
 from tests.property.test_stream import Driver, sources
-from tests.servers import wait_until
 from tests.support.examples import is_long
 from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import produce, rows, with_topics
 from tests.support.records import value_of
 from tests.support.spark import RawRecord, encoded
-from tests.support.topic_log import TopicLog, taken_lease
+from tests.support.topic_log import TopicLog, make_again, taken_lease
 
 PLACES = (*TRANSACTION_FAILPOINTS, "join.before_send", "join.after_send", "join.before_ledger", "resolve.after_send")
 ROUNDS = 20 if is_long() else 1
@@ -136,24 +134,24 @@ class Round:
     def run(self, driver):
         """Take what Kafka does not have yet. What is late comes in between, or before a successor."""
         if not self._is_late and self._chance.random() < 0.5:
-            append_to_table(self._settings, self._late)
+            self.come()
         self._is_late = False
         if driver._delivery.committed.offsets.get(0, 0) <= self.offsets[-1]:
-            driver.join(self._records)
-            driver._delivery.settle()
-        append_to_table(self._settings, self._late)
+            self.join(driver)
+        self.come()
         driver.resolve()
 
+    def join(self, driver):
+        """Take the records; some wait."""
+        driver.join(self._records)
+        driver._delivery.settle()
 
-def is_made(settings, topic):
-    """Create the topic, unless the former one is still going."""
-    try:
-        return topic in create_topics(settings.kafka)
-    except PipelineError:
-        return False
+    def come(self):
+        """Let the record of the table come that they wait for."""
+        append_to_table(self._settings, self._late)
 
 
-def make_again(settings):
+def replace_stream(settings):
     """Delete the stream's topic, create it again, and repair the ledger as an operator would."""
     log, ledger = TopicLog(settings.kafka.bootstrap_servers), OffsetLedger(settings.database)
     stream = settings.pipeline.stream.name
@@ -161,8 +159,7 @@ def make_again(settings):
     lease = taken_lease(settings)
     ledger.open("join", stream, log.offsets.topic_id(stream), log.offsets.earliest(stream), lease)
     lease.release()
-    log.remove(stream)
-    wait_until(lambda: is_made(settings, stream), 30, f"{stream} is made again")
+    make_again(settings.kafka, stream)
     log = TopicLog(settings.kafka.bootstrap_servers)  # another process, which has not seen the former topic
     log.wait_for_leaders(stream, count)
     repair = Repair(settings, log.offsets, ledger, SystemClock())
@@ -176,7 +173,7 @@ def check(settings, mine):
     TopicLog(settings.kafka.bootstrap_servers).wait_for_markers(settings.pipeline.output.name)
     found = Counter(each % REPLACED_BY for each in sources(settings))
     assert {each: found[each] for each in mine.offsets} == dict.fromkeys(mine.offsets, 1)
-    assert rows(settings, "SELECT FROM pending_record WHERE sent_at IS NULL") == []
+    assert rows(settings, "SELECT topic, partition FROM pending_record WHERE sent_at IS NULL") == []
 
 
 @pytest.mark.shortened
@@ -226,14 +223,19 @@ def test_a_driver_that_goes_on_after_its_successor_began_sends_nothing(settings,
 def test_a_page_is_sent_once_if_its_topic_was_made_again(settings, started, monkeypatch, place):
     chance, at = random.Random(place), Place(monkeypatch, place)
     for _ in range(ROUNDS):
-        mine = Round(settings, chance)
+        former, mine = Round(settings, chance), Round(settings, chance)
         with started() as first:
+            former.join(first)
+        replace_stream(settings)
+        with started() as second:
+            former.come()
             at.end()
             with pytest.raises(Ended):
-                mine.run(first)
-        make_again(settings)
+                mine.run(second)  # one page has pending records of both topics
+        replace_stream(settings)
         with started() as successor:
             successor.resolve()
+        check(settings, former)
         check(settings, mine)
 
 

@@ -90,6 +90,7 @@ def rows(
     try:
         with connection, connection.cursor() as cursor:
             cursor.execute(statement, parameters)
+            assert cursor.description or not cursor.statusmessage.startswith("SELECT"), "name a column: none is no row"
             return cursor.fetchall() if cursor.description else []
     finally:
         connection.close()

@@ -3,12 +3,13 @@
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from include.contracts.errors import BrokerUnavailable, ContractMismatch
+from include.contracts.errors import BrokerUnavailable, ContractMismatch, PipelineError
 from include.database.driver_lease import DriverLease
 from include.database.offset_ledger import OffsetLedger
+from include.kafka.admin import create_topics
 from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
-from include.runtime.settings import Settings
+from include.runtime.settings import KafkaSettings, Settings
 from tests.servers import wait_until
 
 
@@ -91,3 +92,16 @@ def advance(settings: Settings, log: TopicLog, topic: str, ends: dict[int, int],
     lease = taken_lease(settings)
     ledger.advance(consumer, topic, topic_id, expected, ends, lease)
     lease.release()
+
+
+def make_again(kafka: KafkaSettings, topic: str) -> None:
+    """Delete a topic of the contracts and create it again, as `pipeline kafka create-topics` does."""
+
+    def is_made() -> bool:
+        try:
+            return topic in create_topics(kafka)
+        except PipelineError:  # the former one is still going
+            return False
+
+    TopicLog(kafka.connection.bootstrap_servers).remove(topic)
+    wait_until(is_made, 120, f"topic {topic} is made again")
