@@ -141,7 +141,7 @@ class Isolation(Generic[Records]):
         if trial is None or not batch.is_at(trial.at):  # records were processed since
             trial, self._rejected = Trial(batch.at), 0
         if not batch.count:
-            self._save(trial)
+            self._save(trial)  # what the last driver tried may have been processed
             return None
         if trial.size is None and trial.failures < MAX_FAILURES:
             self._save(trial._replace(failures=trial.failures + 1))

@@ -56,9 +56,7 @@ def sent_records(context: DriverContext, definition: Definition, range_: OffsetR
     return sent_since(oldest, context.offset_reader, context.ledger, definition)
 
 
-def sent_since(
-    oldest: dt.datetime, offset_reader: OffsetReader, ledger: OffsetLedger, definition: Definition
-) -> Sent:  # fmt: skip
+def sent_since(oldest: dt.datetime, offset_reader: OffsetReader, ledger: OffsetLedger, definition: Definition) -> Sent:
     """Return which records of the stream were sent that are of this time or later, and others.
 
     A joined record is not older than the record of the stream, except by the clocks of two brokers. So the output is
