@@ -452,3 +452,20 @@ def test_a_connection_that_ends_before_the_answer_is_opened_again(proxied, far):
     cutting.join()
     send(mine, records(3), OffsetRange(SECOND.end, {0: 3, 1: 0}))
     assert keys(direct, log) == {1: 1, 2: 1, 3: 1}
+
+
+@pytest.mark.parametrize("place", ["sending", "before_commit", "after_commit"])
+def test_connections_that_end_in_any_transaction_are_opened_again(proxied, far, monkeypatch, place):
+    mine, _, direct, log = far
+    _, proxy = proxied
+
+    def end_all(name):
+        if name == f"transaction.{place}":
+            proxy.fall_silent()
+            proxy.forget()
+
+    monkeypatch.setattr(delivery, "TRANSACTION_S", 30.0)
+    monkeypatch.setattr(delivery, "failpoint", end_all)
+    for key in range(2, 6):
+        send(mine, records(key), OffsetRange({0: key - 1, 1: 0}, {0: key, 1: 0}))
+    assert keys(direct, log) == dict.fromkeys(range(1, 6), 1)
