@@ -23,7 +23,8 @@ from include.kafka.committed import committed_of
 from include.kafka.offsets import OffsetReader
 from include.kafka.reader import read_as_rejects
 from include.runtime.command import author
-from include.runtime.settings import Settings
+from include.runtime.retry import retry_transient
+from include.runtime.settings import EXACTLY_ONCE, Settings
 from spark_jobs.speed.delivery import ExactlyOnce
 from spark_jobs.speed.health.state import Query, topics_of
 from spark_jobs.speed.pending_store import PendingStore
@@ -40,6 +41,18 @@ from spark_jobs.speed.sent_records import sent_since
 _RECORD = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9})/(?P<offset>[0-9]{1,18})")
 _SHOWN_BYTES = 200
 _DONE = "The stream has processed it, or has begun to, which its next start decides: there is nothing to reject."
+
+
+def end_transaction(settings: Settings, offset_reader: OffsetReader, ledger: OffsetLedger) -> None:
+    """End the transaction of a driver that no longer responds: it may commit until the next one starts.
+
+    Nothing is done if the last driver did not deliver exactly once. Raises as `ExactlyOnce.open`.
+    """
+    if EXACTLY_ONCE in (settings.stream.delivery, ledger.last_delivery()):
+        topic = settings.pipeline.stream.name
+        with closing(ExactlyOnce(offset_reader.kafka, settings.pipeline)) as delivery:
+            partitions, topic_id = offset_reader.partitions(topic), offset_reader.topic_id(topic)
+            retry_transient(lambda: delivery.open(partitions, topic_id, "", {}))
 
 
 @dataclass(frozen=True)
@@ -115,6 +128,8 @@ class ManualReject:
             return False
         lease.take()  # so that an undetected driver can no longer write
         try:
+            if place.query == "join":
+                end_transaction(self._settings, self._offset_reader, self._ledger)
             record, is_taken = self.look(place)  # again: until now, a driver may have processed it
             if is_taken and not store.is_pending(place.topic, place.partition, place.offset):
                 print(_DONE)
@@ -204,15 +219,18 @@ class Repair:
                 take_out_of_cuts(self._settings, table.topic, table.topic_id)
             for position in positions:
                 made_from_replaced = None
-                if position.topic == self._settings.pipeline.stream.name and any(
-                    m.error is TopicReplaced for m in position.mismatches
-                ):
-                    # before the ledger moves: cuts of the former topic would cover the new topic's low offsets
-                    take_out_of_cuts(self._settings, position.topic, position.topic_id)
-                    self._settle_pages(position)
-                    made_from_replaced = self._output()
+                errors = {mismatch.error for mismatch in position.mismatches}
+                if position.topic == self._settings.pipeline.stream.name:
+                    end_transaction(self._settings, self._offset_reader, self._ledger)
+                    if TopicReplaced in errors:
+                        # before the ledger moves: cuts of the former topic would cover the new topic's low offsets
+                        take_out_of_cuts(self._settings, position.topic, position.topic_id)
+                        self._settle_pages()
+                    if not errors.isdisjoint((TopicReplaced, LedgerBeyondEnd)):
+                        made_from_replaced = self._output()
                 moves = [Move(mismatch.partition, mismatch.topic_id, mismatch.at, mismatch.first,
-                              f"{mismatch.error.__name__}: {mismatch.text}")
+                              f"{mismatch.error.__name__}: {mismatch.text}",
+                              mismatch.end if mismatch.error is LedgerBeyondEnd else None)
                          for mismatch in position.mismatches]  # fmt: skip
                 self._ledger.repair(
                     position.consumer, position.topic, position.topic_id, position.entries, moves, self._by,
@@ -223,18 +241,16 @@ class Repair:
             self._lease.release()  # else the stream would wait until the lease times out
         return sum(len(position.mismatches) for position in positions)
 
-    def _settle_pages(self, position: Position) -> None:
+    def _settle_pages(self) -> None:
         """Mark the records of the last page as sent if they were, though the driver did not say so.
 
         Kafka deletes the offsets of a group with their topic, and the number of the page with them, so the output is
-        read. Raises as `ExactlyOnce.open` and `sent_since`.
+        read. Raises as `sent_since`.
         """
         store, pipeline = PendingStore(self._settings.database, self._lease), self._settings.pipeline
         planned = [at for at, _ in store.planned_pages()]
         if not planned:
             return
-        with closing(ExactlyOnce(self._offset_reader.kafka, pipeline)) as delivery:  # ends a transaction that is open
-            delivery.open([*position.start], position.topic_id, "", {})
         oldest = min(each.kafka_timestamp or FIRST_INSTANT for each in store.pending_at(planned))
         sent = sent_since(oldest, self._offset_reader, self._ledger, pipeline).places
         there = {*zip(sent["partition"].to_pylist(), sent["offset"].to_pylist(), strict=True)}

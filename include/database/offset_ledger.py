@@ -2,6 +2,7 @@
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import NamedTuple
 
 from psycopg2.extensions import cursor as Cursor
@@ -13,7 +14,9 @@ from include.database.named import query
 from include.database.sessions import KeptConnection
 from include.runtime.settings import DatabaseSettings
 
-REPLACED = "replaced"  # a consumer: records of the output before its offsets come from a stream's topic since replaced
+# Consumers: records of the output before their offsets come from a stream's topic since replaced, or, with its number,
+# from a partition that lost its last records since.
+REPLACED = "replaced"
 
 
 class Entry(NamedTuple):
@@ -26,13 +29,17 @@ class Entry(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A change of an entry by a person. `from_offset` is None if there was no entry."""
+    """A change of an entry by a person. `from_offset` is None if there was no entry.
+
+    The partition lost its records from `lost_from` on, if that is given: later ones get their offsets.
+    """
 
     partition: int
     from_topic_id: str
     from_offset: int | None
     to_offset: int
     reason: str
+    lost_from: int | None = None
 
 
 class Output(NamedTuple):
@@ -101,10 +108,12 @@ class OffsetLedger:
     ) -> None:
         """Change entries as a person decided, and record the changes.
 
-        Entries of a replaced topic are deleted; its pending records and rejects are kept under its name and id.
+        Entries of a replaced topic are deleted. Its pending records and rejects, and those of lost records, are kept
+        under the topic's name and its id, or that and the repair's.
 
         `send_pending_again`: mark pending records that were sent as not sent, because their rows may be lost.
-        `made_from_replaced`: all present records of the output topic come from the replaced one, served or not.
+        `made_from_replaced`: the present records of the output topic, served or not, come from the replaced one, or
+        those of a partition with lost records from what it had then.
         Raises LedgerConflict if the ledger differs from `seen`, DriverSuperseded.
         """
         where = {"consumer": consumer, "topic": topic, "topic_id": topic_id}
@@ -114,21 +123,25 @@ class OffsetLedger:
                 raise LedgerConflict("the ledger has changed since it was read; run the command again", **where)
             if send_pending_again:
                 cursor.execute(query("forget_sent_pending", cursor))
+            marks = []
             for replaced in {move.from_topic_id for move in moves} - {topic_id}:
-                cursor.execute(query("set_aside_pending", cursor), where | {"from_topic_id": replaced})
-                cursor.execute(query("set_aside_rejects", cursor), where | {"from_topic_id": replaced})
+                _set_aside(cursor, where | {"former": replaced, "lost_from": None, "partition": None})
+                marks = [REPLACED]
             for move in moves:  # the ledger's lock last, in the order of a batch
+                what = where | move._asdict()
+                cursor.execute(query("insert_ledger_repair", cursor), what | {"repaired_by": repaired_by})
+                if move.lost_from is not None:
+                    _set_aside(cursor, what | {"former": f"{topic_id}.{cursor.fetchone()[0]}"})
+                    marks.append(replaced_partition(move.partition))
+            for move in moves:
                 cursor.execute(query("set_ledger_entry", cursor), where | move._asdict())
-                cursor.execute(
-                    query("insert_ledger_repair", cursor), where | move._asdict() | {"repaired_by": repaired_by}
-                )
             cursor.execute(query("delete_replaced_ledger", cursor), where)
             if made_from_replaced is not None:
-                output = {"consumer": REPLACED, "topic": made_from_replaced.topic,
-                          "topic_id": made_from_replaced.topic_id}  # fmt: skip
-                for partition, end in made_from_replaced.ends.items():
+                output = {"topic": made_from_replaced.topic, "topic_id": made_from_replaced.topic_id}
+                for consumer, (partition, end) in product(marks, made_from_replaced.ends.items()):
                     cursor.execute(
-                        query("set_ledger_entry", cursor), output | {"partition": partition, "to_offset": end}
+                        query("set_ledger_entry", cursor),
+                        output | {"consumer": consumer, "partition": partition, "to_offset": end},
                     )
 
     def repaired_at(self, consumer: str) -> dict[int, int]:
@@ -153,6 +166,16 @@ class OffsetLedger:
     def close(self) -> None:
         """Close the connection. The next call opens another."""
         self._connection.close()
+
+
+def replaced_partition(partition: int) -> str:
+    """Return the consumer whose offsets end what the output has of a partition that lost its last records."""
+    return f"{REPLACED} {partition}"
+
+
+def _set_aside(cursor: Cursor, which: Mapping[str, object]) -> None:
+    for name in ("set_aside_pending", "set_aside_rejects"):
+        cursor.execute(query(name, cursor), which)
 
 
 def open_partitions(cursor: Cursor, consumer: str, topic: str, topic_id: str, start: Mapping[int, int]) -> None:

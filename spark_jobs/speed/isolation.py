@@ -2,7 +2,8 @@
 
 A failure counts only if Kafka and PostgreSQL respond, the lease is held, and an empty batch succeeds. Any other failure
 is transient or not caused by a record. A batch that failed three times is processed in steps, each an eighth of the one
-that failed. A single record that failed three times becomes a reject.
+that failed. A single record that failed three times becomes a reject. After a failure that does not count, the next
+driver takes an eighth, too: a large step may never end in time.
 Steps are saved before they start (`StreamTrials`), so that a step that kills the process counts too.
 """
 
@@ -217,8 +218,12 @@ class Isolation(Generic[Records]):
                 try:
                     self._raise_unless_counted(exc)
                 except Exception:
-                    if self._stop.is_set() or not is_end_of_jvm(exc):
+                    if self._stop.is_set():
                         self._trials.save(trial._replace(rejected=self._rejected))  # the failure does not count
+                    elif not is_end_of_jvm(exc):  # nor this one, but the step may take longer than a transaction may
+                        self._trials.save(
+                            trial._replace(size=max(1, step.count // NARROWED), failures=0, rejected=self._rejected)
+                        )
                     raise
                 log.warning("%d offsets from %s on failed: %s", step.count, trial.at, cause_of(exc))
                 trial = failed._replace(reason=cause_of(exc))

@@ -400,7 +400,9 @@ class StreamTableJoin:
                         between.count, self._definition.output.name)  # fmt: skip
         sent = retry(lambda: sent_records(self._context, self._definition, between), CONSUMER)
         for part in sent.places.to_batches(max_chunksize=_MARKED):
-            at = [(self._stream.name, *row.values()) for row in part.to_pylist()]
+            places = [(row["partition"], row["offset"]) for row in part.to_pylist()]
+            at = [(self._stream.name, *place) for place in places]
+            at += retry(partial(store.former_at, self._stream.name, places), CONSUMER)
             retry(partial(store.mark_sent, at), CONSUMER)
         ends = retry(lambda: self._context.offset_reader.ends(self._stream.name), CONSUMER)
         taken = {

@@ -169,6 +169,17 @@ class PendingStore:
         """Mark those of the coordinates that wait as sent. They are deleted when *serve* has written their details."""
         self._execute("mark_pending_sent", _columns(coordinates))
 
+    def former_at(self, topic: str, places: Sequence[tuple[int, int]]) -> list[Coordinates]:
+        """Return the coordinates of the records at these places that are of former topics of this name.
+
+        Not of those that share their place, as records of two former topics do.
+        """
+        partitions, offsets = zip(*places, strict=True)
+        params = {"topic": topic, "partitions": [*partitions], "offsets": [*offsets]}
+        with self._connection.transaction() as cursor:
+            cursor.execute(query("select_former_at", cursor), params)
+            return [Coordinates(*at) for at in cursor.fetchall()]
+
     def plan_page(self, page: int | None, coordinates: Sequence[tuple[str, int, int]]) -> None:
         """Note that the transaction with this number sends the records at these coordinates; None: that none does."""
         self._execute("plan_pending_page", {"page": page, **_columns(coordinates)})

@@ -1,6 +1,7 @@
 """Reads from the output topic which records of the stream were sent, after the database is behind Kafka."""
 
 import datetime as dt
+from collections.abc import Mapping
 from contextlib import closing
 from typing import NamedTuple
 
@@ -9,9 +10,9 @@ import pyarrow.compute as pc
 
 from include.contracts.definition import Definition
 from include.contracts.fields import END_INSTANT, FIRST_INSTANT
-from include.contracts.offsets import OffsetRange
+from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.versions import record_time
-from include.database.offset_ledger import REPLACED, OffsetLedger
+from include.database.offset_ledger import REPLACED, OffsetLedger, replaced_partition
 from include.kafka.offsets import OffsetReader
 from include.kafka.reader import TopicTail
 from include.kafka.record_table import raw_schema, record_table
@@ -64,10 +65,13 @@ def sent_since(oldest: dt.datetime, offset_reader: OffsetReader, ledger: OffsetL
     """
     kafka, stream, output = offset_reader.kafka, definition.stream.name, definition.output.name
     topic_id, available = offset_reader.topic_id(output), offset_reader.available(output)
-    served, replaced = (
-        {each.partition: each.next_offset for each in ledger.entries(consumer, output) if each.topic_id == topic_id}
-        for consumer in ("serve", REPLACED)
-    )
+
+    def offsets_of(consumer: str) -> Offsets:
+        return {each.partition: each.next_offset for each in ledger.entries(consumer, output)
+                if each.topic_id == topic_id}  # fmt: skip
+
+    served, replaced = offsets_of("serve"), offsets_of(REPLACED)
+    lost = {each: offsets_of(replaced_partition(each)) for each in offset_reader.partitions(stream)}
     since = offset_reader.at(output, oldest - _BROKER_CLOCKS)
     start = {  # records before those of `replaced` name places of a former topic
         partition: max(first, replaced.get(partition, 0), min(since.get(partition, 0), served.get(partition, 0)))
@@ -81,12 +85,26 @@ def sent_since(oldest: dt.datetime, offset_reader: OffsetReader, ledger: OffsetL
     with closing(TopicTail(kafka, output)) as tail:
         tail.begin(start)
         for messages in tail.iter_to(available.end):
-            headers = array(record_table(messages, raw_schema({"headers"}))["headers"])
-            sources = first_header(headers, definition.stream.source_header)
-            sources = sources.filter(pc.starts_with(sources, f"{stream}/".encode()))
-            at = pa.Table.from_arrays(coordinates(sources), schema=_COORDINATES)
+            records = record_table(messages, raw_schema({"headers", "partition", "offset"}))
+            sources = first_header(array(records["headers"]), definition.stream.source_header)
+            is_stream = pc.fill_null(pc.starts_with(sources, f"{stream}/".encode()), False)
+            at = pa.Table.from_arrays(coordinates(sources.filter(is_stream)), schema=_COORDINATES)
+            at = _not_lost(at, records.filter(is_stream), lost)
             rows.append(at.drop_null())  # null without coordinates: a record of another producer
     return Sent(pa.concat_tables(rows).combine_chunks(), known_from)
+
+
+def _not_lost(at: pa.Table, records: pa.Table, lost: Mapping[int, Offsets]) -> pa.Table:
+    """Return the places that are not of records which their partition has lost; `records` are those of the output."""
+    for partition, ends in lost.items():
+        for output, end in ends.items():
+            is_lost = pc.and_(
+                pc.equal(at["partition"], partition),
+                pc.and_(pc.equal(records["partition"], output), pc.less(records["offset"], end)),
+            )
+            keeps = pc.invert(pc.fill_null(is_lost, False))
+            at, records = at.filter(keeps), records.filter(keeps)
+    return at
 
 
 def _oldest_time(kafka: KafkaConnection, topic: str, range_: OffsetRange) -> dt.datetime:

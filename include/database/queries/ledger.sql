@@ -20,14 +20,19 @@ SELECT %(delivery)s
 SELECT delivery FROM stream_delivery ORDER BY since DESC LIMIT 1
 
 -- name: set_aside_pending
--- Coordinates that no record of the topic that was made again has. Their output records get the same.
+-- Of a topic that was made again, or of a partition that lost its last records. No record has these coordinates; their
+-- output records get the same.
 UPDATE pending_record
-   SET topic = topic || '@' || %(from_topic_id)s, partition = -1 - partition, "offset" = ordered_offset("offset", NULL)
+   SET topic = topic || '@' || %(former)s, partition = -1 - partition, "offset" = ordered_offset("offset", NULL)
  WHERE topic = %(topic)s
+   AND (%(lost_from)s::bigint IS NULL OR partition = %(partition)s AND "offset" >= %(lost_from)s)
 
 -- name: set_aside_rejects
--- Places in the topic that was deleted: records of the one made again have the same.
-UPDATE reject SET topic = topic || '@' || %(from_topic_id)s WHERE topic = %(topic)s
+-- Of the same records: others get their places.
+UPDATE reject
+   SET topic = topic || '@' || %(former)s
+ WHERE topic = %(topic)s
+   AND (%(lost_from)s::bigint IS NULL OR partition = %(partition)s AND "offset" >= %(lost_from)s)
 
 -- name: set_ledger_entry
 INSERT INTO offset_ledger (consumer, topic, topic_id, partition, next_offset)
@@ -38,6 +43,7 @@ ON CONFLICT (consumer, topic_id, partition) DO UPDATE SET next_offset = excluded
 INSERT INTO ledger_repair (consumer, topic, partition, from_topic_id, from_offset, to_topic_id, to_offset, reason, repaired_by)
 VALUES (%(consumer)s, %(topic)s, %(partition)s, %(from_topic_id)s, %(from_offset)s, %(topic_id)s, %(to_offset)s,
         %(reason)s, %(repaired_by)s)
+RETURNING id
 
 -- name: delete_replaced_ledger
 DELETE FROM offset_ledger WHERE consumer = %(consumer)s AND topic = %(topic)s AND topic_id <> %(topic_id)s

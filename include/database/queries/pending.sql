@@ -192,6 +192,15 @@ UPDATE pending_record p
   FROM sent
  WHERE p.topic = sent.topic AND p.partition = sent.partition AND p."offset" = sent."offset"
 
+-- name: select_former_at
+-- Those of former topics. Two of one place cannot be told apart.
+SELECT max(topic), partition, "offset"
+  FROM pending_record
+  JOIN unnest(%(partitions)s::int[], %(offsets)s::bigint[]) AS given (partition, "offset") USING (partition, "offset")
+ WHERE starts_with(topic, %(topic)s || '@')
+ GROUP BY partition, "offset"
+HAVING count(*) = 1
+
 -- name: plan_pending_page
 UPDATE pending_record p
    SET page = %(page)s

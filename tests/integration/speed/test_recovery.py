@@ -12,7 +12,7 @@ from include.contracts.errors import BrokerUnavailable
 from include.contracts.offsets import OffsetRange
 from include.contracts.validation import Reject
 from include.database.driver_lease import DriverLease
-from include.database.offset_ledger import OffsetLedger
+from include.database.offset_ledger import OffsetLedger, replaced_partition
 from include.kafka.access import KafkaAccessDenied
 from include.kafka.committed import Committed
 from include.kafka.offsets import OffsetReader
@@ -96,6 +96,48 @@ def test_what_was_sent_is_read_from_before_what_was_served(settings):
     assert found.within(OffsetRange({0: 8, 1: 0}, {0: 9, 1: 9})).places.num_rows == 0
     nothing = sent_records(context, settings.pipeline, OffsetRange(ends, ends))
     assert nothing.places.num_rows == 0  # *serve* has it
+
+
+def test_what_was_sent_of_lost_records_does_not_count(settings):
+    topic, output = settings.pipeline.stream.name, settings.pipeline.output.name
+    context = context_of(settings)
+    produce(settings, [(topic, key, board(key, KNOWN)) for key in range(4)])
+
+    def sent(*at):
+        for place in at:
+            headers = {settings.pipeline.stream.source_header: f"{topic}/{place}"}
+            produce(settings, [(output, key, b"{}") for key in range(9)], headers=headers)
+
+    sent("0/7", "1/7")
+    ends = context.offset_reader.ends(output)
+    context.ledger.open(
+        replaced_partition(0), output, context.offset_reader.topic_id(output), ends, context.lease
+    )  # fmt: skip
+    sent("0/3")
+    ends = context.offset_reader.ends(topic)
+    found = sent_records(context, settings.pipeline, OffsetRange(dict.fromkeys(ends, 0), ends))
+    places = {(row["partition"], row["offset"]) for row in found.places.to_pylist()}
+    assert places == {(1, 7), (0, 3)}
+    assert [found.next_offset(partition) for partition in (0, 1)] == [4, 8]
+
+
+def test_pending_records_of_a_former_topic_that_were_sent_are_marked(spark, settings):
+    pipeline, far = settings.pipeline, 10**17
+    at = {1: "board@a", 2: "board@a", 3: "board@b", 4: "board@b", 5: "board@a", 6: "board@b"}  # by key
+    place = {1: 1, 2: 2, 3: 3, 4: 2, 5: 4, 6: 5}
+    for key, name in at.items():
+        rows(settings, 'INSERT INTO pending_record (topic, partition, "offset", board_id, member_id, day, value, '
+             "kafka_timestamp, version_at) VALUES (%s, -1, %s, %s, 7, '2026-11-20', '{}', now(), now())",
+             (name, place[key] - far, key))  # fmt: skip
+    for offset in (1, 2, 3):
+        headers = {pipeline.stream.source_header: f"{pipeline.stream.name}/-1/{offset - far}"}
+        produce(settings, [(pipeline.output.name, 1, b"{}")], headers=headers)
+    with closing(Driver(spark, settings, EXACTLY_ONCE)) as driver:
+        driver.start()
+        driver._join._context = context_of(settings)
+        driver._join.unsettled(Committed({}), {0: 0}, {0: 0})
+    left = rows(settings, "SELECT board_id FROM pending_record WHERE sent_at IS NULL ORDER BY 1")
+    assert left == [(2,), (4,), (5,), (6,)]  # 2 and 4 share a place: which of them was sent is not known
 
 
 def test_the_first_details_that_have_not_expired_bound_what_is_known(settings, kafka):

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from contextlib import redirect_stdout
+from dataclasses import replace
 
 import pytest
 
@@ -13,15 +14,21 @@ from include.contracts.day import Day
 from include.contracts.errors import (
     LOOK,
     ContractMismatch,
+    DriverFenced,
     DriverSuperseded,
     LedgerConflict,
     RangeExpired,
     WrongArguments,
 )
+from include.contracts.offsets import OffsetRange
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.driver_lease import DriverAlive
 from include.database.offset_ledger import OffsetLedger
+from include.runtime.retry import retry_transient
+from include.runtime.settings import EXACTLY_ONCE
 from spark_jobs.repair import ManualReject, Place, Repair, reject, run
+from spark_jobs.speed import delivery
+from spark_jobs.speed.delivery import ExactlyOnce
 from spark_jobs.speed.positions import starting_position
 from stack.machine import unused
 from tests.support.messages import LEDGER_AND_TOPIC, REPAIR
@@ -165,6 +172,23 @@ class TestRepair:
         assert self.start(log, ledger, "join", "board") == {0: 0, 1: 3}
         assert rows(settings, REPAIRS) == [("join", "board", 0, 50, 0, "LedgerBeyondEnd")]
 
+    def test_what_waits_of_lost_records_is_kept_beside_records_with_their_offsets(self, log, settings, repair):
+        before = log.offsets.topic_id("board")
+        rows(settings, PENDING)
+        kept = []
+        for _ in range(2):  # the partition loses records with the same offsets twice
+            rows(settings, PENDING.replace("'board', 0, 1", "'board', 0, 30"))
+            rows(settings, REJECTS.split("),")[0].replace("'board', 0, 2", "'board', 0, 30") + ")")
+            advance(settings, log, "board", {0: 50}, "join")
+            assert self.run(repair)[0] == 0
+            [(number,)] = rows(settings, "SELECT max(id) FROM ledger_repair")
+            kept.append(f"board@{before}.{number}")
+        waiting = rows(settings, 'SELECT topic, partition, "offset" FROM pending_record ORDER BY 1')
+        assert waiting == [("board", 0, 1), *((topic, -1, 30 - 10**17) for topic in kept)]
+        assert rows(settings, 'SELECT topic, "offset" FROM reject ORDER BY 1') == [(topic, 30) for topic in kept]
+        marks = "SELECT consumer, partition, next_offset FROM offset_ledger WHERE consumer LIKE 'replaced%' ORDER BY 2"
+        assert rows(settings, marks) == [("replaced 0", 0, 5), ("replaced 0", 1, 3)]
+
     def test_an_added_partition_that_dropped_records_gets_its_entry(self, log, ledger, settings, repair):
         log.add_partition("board-detail", 3)
         log.send("board-detail", 2, 4)
@@ -209,6 +233,23 @@ class TestRepair:
         assert "its member is not known" in self.reject(log, ledger, settings, repair, "board/0/1")[1]
         assert rows(settings, "SELECT 1 FROM pending_record") == []
         assert rows(settings, "SELECT rejected_by FROM reject") == [("repair",)]
+
+    def test_a_driver_that_is_frozen_in_a_transaction_sends_no_record_that_is_rejected(
+        self, log, ledger, settings, repair, monkeypatch
+    ):
+        settings = replace(settings, stream=replace(settings.stream, delivery=EXACTLY_ONCE))
+        log.send("board", 0, 1)
+        frozen = ExactlyOnce(settings.kafka.connection, PIPELINE)
+        retry_transient(lambda: frozen.open([0, 1], log.offsets.topic_id("board"), "1", {}))
+        monkeypatch.setattr(
+            delivery,
+            "failpoint",
+            lambda name: "before_commit" in name and self.reject(log, ledger, settings, repair, "board/0/5"),
+        )
+        frozen.commit([], OffsetRange({}, {0: 6, 1: 3}))
+        with pytest.raises(DriverFenced):
+            frozen.settle()
+        assert rows(settings, 'SELECT "offset" FROM reject') == [(5,)]
 
     def test_a_record_that_was_taken_is_left_alone(self, log, ledger, settings, repair):
         assert "has processed it" in self.reject(log, ledger, settings, repair, "board/0/4")[1]

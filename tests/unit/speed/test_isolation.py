@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.contracts.errors import BrokerUnavailable, PipelineError, RecordsRefused
+from include.contracts.errors import BrokerUnavailable, DriverFenced, PipelineError, RecordsRefused
 from include.contracts.offsets import OffsetRange
 from spark_jobs.speed.isolation import MAX_FAILURES, MAX_REJECTED_IN_A_ROW, Isolation, Trial, first_batch
 from spark_jobs.speed.pending_store import PendingBatch
@@ -35,8 +35,9 @@ class Trials:
 class Driver(Trials):
     """Takes the offsets of two partitions once each, but for those that fail or kill."""
 
-    def __init__(self, ends, failing=(), killing=(), ending_the_jvm=(), unsaved=()):
+    def __init__(self, ends, failing=(), killing=(), ending_the_jvm=(), unsaved=(), most_in_time=10_000):
         super().__init__(unsaved)
+        self.most_in_time = most_in_time
         self.ends = ends
         self.failing, self.killing, self.ending_the_jvm = set(failing), set(killing), set(ending_the_jvm)
         self.at = dict.fromkeys(ends, 0)
@@ -47,6 +48,8 @@ class Driver(Trials):
     def take(self, range_):
         self.tries += 1
         records = [(p, o) for p, end in range_.end.items() for o in range(range_.start.get(p, 0), end)]
+        if len(records) > self.most_in_time:
+            raise DriverFenced
         if self.killing.intersection(records):
             raise KilledError
         if self.ending_the_jvm.intersection(records):
@@ -91,7 +94,7 @@ class Driver(Trials):
         for starts in range(1, 200):
             try:
                 self.start(most)
-            except (KilledError, ConnectionError):
+            except (KilledError, ConnectionError, DriverFenced):
                 continue
             return starts
         raise AssertionError("it never came to the end")
@@ -105,11 +108,12 @@ BAD = st.dictionaries(
 UNSAVED = st.sets(st.integers(1, 40), max_size=3)
 
 
-@given(bad=BAD, most=st.integers(1, 40), unsaved=UNSAVED)
-def test_every_record_is_taken_once_or_is_a_reject(bad, most, unsaved):
+@given(bad=BAD, most=st.integers(1, 40), unsaved=UNSAVED, most_in_time=st.integers(1, 70))
+def test_every_record_is_taken_once_or_is_a_reject(bad, most, unsaved, most_in_time):
     killing = {record for record, reason in bad.items() if reason == "process ended"}
     with_the_jvm = {record for record, reason in bad.items() if reason == "process ended with the JVM"}
-    driver = Driver({0: 31, 1: 31}, bad.keys() - killing - with_the_jvm, killing, with_the_jvm, unsaved)
+    driver = Driver({0: 31, 1: 31}, bad.keys() - killing - with_the_jvm, killing, with_the_jvm, unsaved,
+                    most_in_time)  # fmt: skip
     driver.run_to_the_end(most)
     assert driver.rejects.keys() == bad.keys()
     assert sorted([*driver.taken, *bad]) == [(p, o) for p in (0, 1) for o in range(31)]
@@ -247,14 +251,17 @@ def test_the_first_batch_is_within_what_is_there(lags, most):
 class Sender(Trials):
     """Sends pending boards once each, but for those that fail or kill."""
 
-    def __init__(self, count, failing, killing, unsaved):
+    def __init__(self, count, failing, killing, unsaved, most_in_time):
         super().__init__(unsaved)
+        self.most_in_time = most_in_time
         self.waiting = [("board", 0, offset) for offset in range(count)]
         self.failing, self.killing = failing, killing
         self.sent, self.rejects = [], []
 
     def take(self, batch):
         offsets = {offset for _, _, offset in batch.records}
+        if len(offsets) > self.most_in_time:
+            raise DriverFenced
         if self.killing & offsets:
             raise KilledError
         if self.failing & offsets:
@@ -268,7 +275,8 @@ class Sender(Trials):
 
     def start(self, page):
         """A driver: what the one before was sending when it ended comes first."""
-        isolation = Isolation(self, self.take, self.reject, lambda exc: False, lambda: None, threading.Event())
+        isolation = Isolation(self, self.take, self.reject, lambda exc: isinstance(exc, PipelineError), lambda: None,
+                              threading.Event())  # fmt: skip
         trial = isolation.load()
         if trial is not None:
             batch = PendingBatch([tuple(at) for at in trial.at if tuple(at) in self.waiting])
@@ -278,14 +286,17 @@ class Sender(Trials):
 
 
 @given(failing=st.sets(st.integers(0, 40), max_size=3), killing=st.sets(st.integers(0, 40), max_size=3),
-       count=st.integers(0, 40), page=st.integers(1, 50), unsaved=UNSAVED)  # fmt: skip
-def test_pending_boards_are_narrowed_down_likewise_over_drivers_that_end(failing, killing, count, page, unsaved):
-    sender = Sender(count, failing, killing - failing, unsaved)
+       count=st.integers(0, 40), page=st.integers(1, 50), unsaved=UNSAVED,
+       most_in_time=st.integers(1, 50))  # fmt: skip
+def test_pending_boards_are_narrowed_down_likewise_over_drivers_that_end(
+    failing, killing, count, page, unsaved, most_in_time
+):
+    sender = Sender(count, failing, killing - failing, unsaved, most_in_time)
     here = (failing | killing) & set(range(count))
     for _ in range(200):
         try:
             sender.start(page)
-        except KilledError:
+        except (KilledError, DriverFenced):
             continue
         except RecordsRefused:  # four beside one another
             assert len(here) > MAX_REJECTED_IN_A_ROW
