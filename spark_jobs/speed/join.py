@@ -382,12 +382,15 @@ class StreamTableJoin:
         if unsent := [at for at, page in planned if page != committed.page]:
             retry(lambda: store.plan_page(None, unsent), CONSUMER)
 
-    def unsettled(self, committed: Committed, ledger: Offsets, start: Offsets) -> tuple[OffsetRange, Sent]:
+    def unsettled(
+        self, committed: Committed, ledger: Offsets, start: Offsets, is_known: bool
+    ) -> tuple[OffsetRange, Sent]:
         """Return the range that was taken and that the database does not have, and what the output topic says of it.
 
         There is one if the database was restored, was lost, or its driver ended in between. `committed` is what Kafka
         has, `ledger` what the database has, `start` the later of both. The range ends beyond that if the output has
-        later records: a driver with at-least-once delivery sent them. Pending records that were sent are marked.
+        later records: a driver with at-least-once delivery sent them, unless `is_known`, and served or not they are
+        looked for. Pending records that were sent are marked.
         """
         store, retry = self._context.store, self._context.retry
         first = retry(lambda: self._context.offset_reader.earliest(self._stream.name), CONSUMER)
@@ -398,13 +401,14 @@ class StreamTableJoin:
         if between.count:
             log.warning("the database is behind Kafka by %d records: what was sent is read from topic %s",
                         between.count, self._definition.output.name)  # fmt: skip
-        sent = retry(lambda: sent_records(self._context, self._definition, between), CONSUMER)
+        ends = retry(lambda: self._context.offset_reader.ends(self._stream.name), CONSUMER)
+        since = between if is_known else OffsetRange(between.start, ends)
+        sent = retry(lambda: sent_records(self._context, self._definition, since), CONSUMER)
         for part in sent.places.to_batches(max_chunksize=_MARKED):
             places = [(row["partition"], row["offset"]) for row in part.to_pylist()]
             at = [(self._stream.name, *place) for place in places]
             at += retry(partial(store.former_at, self._stream.name, places), CONSUMER)
             retry(partial(store.mark_sent, at), CONSUMER)
-        ends = retry(lambda: self._context.offset_reader.ends(self._stream.name), CONSUMER)
         taken = {
             p: max(at, min(ends.get(p, 0), sent.next_offset(p))) for p, at in start.items() if p in committed.offsets
         }
@@ -416,6 +420,12 @@ class StreamTableJoin:
         sent = sent.within(part)
         parts = self._run(part, nothing, replace(self._task, output=Output.DROPPED), settled=sent.places)
         self._save_left(parts, part, nothing, STEP, sent)
+
+    def unsent_tombstones(self, part: OffsetRange, sent: Sent) -> list[bytes]:
+        """Return the tombstones of a part of `unsettled` that were not sent, packed. They cannot wait."""
+        nothing, task = self._table.schema.empty_table(), replace(self._task, output=Output.RETURNED)
+        return [each for found in self._run(part, nothing, task, settled=sent.within(part).places)
+                for each in found.records]  # fmt: skip
 
     def reject_pending(self, batch: PendingBatch, reason: str) -> None:
         """Make rejects of pending records that cannot be sent; they are no longer pending."""
@@ -647,10 +657,17 @@ class JoinQuery(StreamQuery):
         if committed == Committed({}) and self._last_delivery == EXACTLY_ONCE:
             log.warning("Kafka has no offsets of this topic for the join's group: a batch may be sent again")
         self._join.settle_pages(committed, start)
-        between, sent = self._join.unsettled(committed, ledger, start)
+        between, sent = self._join.unsettled(committed, ledger, start, self._last_delivery == EXACTLY_ONCE)
         self._start = start = between.end
+        tombstones: list[bytes] = []
+
+        def settle(part: OffsetRange) -> None:
+            self._join.save_unsent(part, sent)
+            if (later := transactions.left_of(part)).count:  # earlier ones were sent with what is committed
+                tombstones.extend(self._join.unsent_tombstones(later, sent))
+
         isolation = self._topic_isolation(
-            lambda part: self._join.save_unsent(part, sent),
+            settle,
             lambda rejected, _: keep_rejects(self._context, rejected),
             "recovery",
         )
@@ -658,7 +675,8 @@ class JoinQuery(StreamQuery):
             part, between = between.cut(self._context.settings.stream.max_transaction_records)
             isolation.take(part)
             log.info("%d records of it are left to be recovered", between.count)
-        transactions.commit((), OffsetRange(committed.offsets, start), lambda: self._progress.set_progress(start))
+        range_ = OffsetRange(committed.offsets, start)
+        transactions.commit(tombstones, range_, lambda: self._progress.set_progress(start))
         transactions.settle()
         if not self._delivery.is_exactly_once:
             transactions.close()

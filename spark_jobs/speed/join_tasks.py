@@ -91,8 +91,8 @@ def run_tasks(
     """Join the records of these splits, a group in each task, with rows of the table.
 
     The tasks are those of one Spark job, or of several, one after the other: the JVM holds the results of a whole job.
-    With `settled`, partitions and offsets, the records that are not among them are those that do not go to the topic.
-    Raises the error of a task.
+    With `settled`, partitions and offsets, the records that are not among them are those that do not go to the topic,
+    and the tombstones of them are returned if what is joined is. Raises the error of a task.
     """
     groups = [group for group in groups if group] or [[]]  # an empty batch has to show that tasks run
     task = replace(task, max_left_bytes=task.max_left_bytes // len(groups))
@@ -183,9 +183,14 @@ def _joined(splits: Sequence[Split], table: pa.Table, settled: pa.Table | None, 
         decoded = joiner.decode(raw)
         left_rows = []
         rejects = list(decoded.rejects)
-        for joined in joiner.join(decoded, table):
+        if settled is not None:
+            waiting, tombstones = joiner.not_among(decoded, settled)
+            if task.output is Output.RETURNED and tombstones.num_rows:
+                unmatched = table.take(pa.nulls(tombstones.num_rows, pa.int64()))
+                records.append(packed(encoder.encode(tombstones, unmatched).records))
+        for joined in joiner.join(decoded, table) if settled is None else ():
             left_rows.append(joined.left)
-            if settled is None and joined.sent.num_rows:
+            if joined.sent.num_rows:
                 details = encoder.encode(joined.sent, joined.matches)
                 rejects += joiner.refused(decoded, joined.sent, details.refused)
                 sent += details.records.num_rows
@@ -193,7 +198,8 @@ def _joined(splits: Sequence[Split], table: pa.Table, settled: pa.Table | None, 
                     sender.send(details.records)
                 elif task.output is Output.RETURNED:
                     records.append(packed(details.records))
-        waiting = pa.concat_tables(left_rows) if settled is None else joiner.not_among(decoded, settled)
+        if settled is None:
+            waiting = pa.concat_tables(left_rows)
         pending += waiting.num_rows
         rejected += len(rejects)
         newest += [each for each in (decoded.newest_ms,) if each is not None]

@@ -118,14 +118,12 @@ class Joiner:
             rows, indexes = rows.filter(is_sent).combine_chunks(), indexes.filter(is_sent)
         return Joined(rows, table.take(indexes).combine_chunks(), left)
 
-    def not_among(self, decoded: Decoded, sent: pa.Table) -> pa.Table:
-        """Return the rows that are not among records with these partitions and offsets, except tombstones.
-
-        A tombstone is always sent.
-        """
-        rows = decoded.rows.filter(pc.invert(decoded.rows["deleted"]))
+    def not_among(self, decoded: Decoded, sent: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Return the rows that are not among records with these partitions and offsets, and the tombstones of them."""
+        rows = decoded.rows
         places = places_of(rows["partition"], rows["offset"])
-        return rows.filter(pc.invert(pc.is_in(places, places_of(sent["partition"], sent["offset"]))))
+        rows = rows.filter(pc.invert(pc.is_in(places, places_of(sent["partition"], sent["offset"]))))
+        return rows.filter(pc.invert(rows["deleted"])), rows.filter(rows["deleted"]).combine_chunks()
 
     def pending(self, decoded: Decoded, left: pa.Table) -> list[PendingRecord]:
         """Return rows as pending records."""

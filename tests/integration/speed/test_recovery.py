@@ -18,6 +18,7 @@ from include.kafka.committed import Committed
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import AT_LEAST_ONCE, EXACTLY_ONCE
 from spark_jobs.speed.delivery import ExactlyOnce
+from spark_jobs.speed.detail_records import iter_messages, unpacked
 from spark_jobs.speed.join import JoinQuery
 from spark_jobs.speed.pending_store import PendingStore
 from spark_jobs.speed.sent_records import Sent, sent_records
@@ -28,7 +29,7 @@ from tests.support.driver import driver_context
 from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import produce, rows, with_topics
 from tests.support.spark import SENT, RawRecord, encoded
-from tests.support.topic_log import TopicLog
+from tests.support.topic_log import TopicLog, advance
 
 KNOWN, LATE = 1, 2
 
@@ -80,6 +81,36 @@ def test_only_records_that_wait_are_saved_again(spark, settings):
         driver._join.save_unsent(range_, Sent(places(0), None))
         assert waiting(settings) == {2, 5}
     assert rows(settings, 'SELECT "offset" FROM reject ORDER BY 1') == [(3,), (4,)]
+
+
+def test_tombstones_that_a_driver_left_unsent_are_returned(spark, settings):
+    drawn = [
+        RawRecord("board", 0, offset, str(offset), None, accepted_at="2026-11-21T09:00:00Z") for offset in range(3)
+    ]
+    drawn.append(RawRecord("board", 0, 3, "13", encoded(board(13, KNOWN))))
+    with closing(Driver(spark, settings, EXACTLY_ONCE)) as driver:
+        driver.start()
+        driver.draw(drawn)
+        found = driver._join.unsent_tombstones(OffsetRange({0: 0}, {0: len(drawn)}), Sent(places(1), None))
+        records = [message for each in found for message in iter_messages(unpacked(each))]
+    assert [(key, value) for key, value, _ in records] == [(b"0", None), (b"2", None)]
+
+
+def test_what_a_driver_with_another_delivery_sent_last_is_found_although_it_is_served(spark, settings, kafka):
+    topic, output = settings.pipeline.stream.name, settings.pipeline.output.name
+    produce(settings, [(topic, key, board(key, KNOWN)) for key in range(9)])
+    reader = OffsetReader(settings.kafka.connection)
+    ends = reader.ends(topic)
+    partition = max(ends, key=lambda each: ends[each])
+    produce(settings, [(output, 1, b"{}")], headers={settings.pipeline.stream.source_header: f"{topic}/{partition}/1"})
+    at = dict.fromkeys(ends, 0)
+    with closing(Driver(spark, settings, EXACTLY_ONCE)) as driver:
+        driver.start()
+        advance(settings, TopicLog(kafka.bootstrap_servers), output, reader.ends(output))
+        driver._join._context = context_of(settings)
+        for is_known, end in ((True, 0), (False, 2)):
+            range_, _ = driver._join.unsettled(Committed(at), at, at, is_known)
+            assert range_.end == at | {partition: end}
 
 
 def test_what_was_sent_is_read_from_before_what_was_served(settings):
@@ -135,7 +166,7 @@ def test_pending_records_of_a_former_topic_that_were_sent_are_marked(spark, sett
     with closing(Driver(spark, settings, EXACTLY_ONCE)) as driver:
         driver.start()
         driver._join._context = context_of(settings)
-        driver._join.unsettled(Committed({}), {0: 0}, {0: 0})
+        driver._join.unsettled(Committed({}), {0: 0}, {0: 0}, True)
     left = rows(settings, "SELECT board_id FROM pending_record WHERE sent_at IS NULL ORDER BY 1")
     assert left == [(2,), (4,), (5,), (6,)]  # 2 and 4 share a place: which of them was sent is not known
 
