@@ -1,10 +1,12 @@
 """Moves the offset ledger where it no longer fits its topic: `pipeline stream repair`."""
 
 import datetime as dt
+import logging
 import os
 import re
 import socket
 import textwrap
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from include.contracts.clock import Clock
 from include.contracts.day import Day
 from include.contracts.definition import SITE_NAME, Definition
-from include.contracts.errors import LOOK, OK, LedgerBeyondEnd, TopicReplaced, WrongArguments
+from include.contracts.errors import LOOK, OK, ConfigurationError, LedgerBeyondEnd, TopicReplaced, WrongArguments
 from include.contracts.fields import FIRST_INSTANT
 from include.contracts.offsets import OffsetRange
 from include.contracts.validation import Reject
@@ -38,6 +40,8 @@ from spark_jobs.speed.positions import (
 )
 from spark_jobs.speed.sent_records import sent_since
 
+log = logging.getLogger(__name__)
+
 _RECORD = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9})/(?P<offset>[0-9]{1,18})")
 _SHOWN_BYTES = 200
 _DONE = "The stream has processed it, or has begun to, which its next start decides: there is nothing to reject."
@@ -46,13 +50,20 @@ _DONE = "The stream has processed it, or has begun to, which its next start deci
 def end_transaction(settings: Settings, offset_reader: OffsetReader, ledger: OffsetLedger) -> None:
     """End the transaction of a driver that no longer responds: it may commit until the next one starts.
 
-    Nothing is done if the last driver did not deliver exactly once. Raises as `ExactlyOnce.open`.
+    Nothing is done if no driver delivered exactly once. Raises as `ExactlyOnce.open`; without exactly-once delivery
+    missing rights are logged.
     """
-    if EXACTLY_ONCE in (settings.stream.delivery, ledger.last_delivery()):
-        topic = settings.pipeline.stream.name
+    if not delivery_group(ledger, offset_reader, settings):
+        return
+    topic = settings.pipeline.stream.name
+    partitions, topic_id = offset_reader.partitions(topic), offset_reader.topic_id(topic)
+    try:
         with closing(ExactlyOnce(offset_reader.kafka, settings.pipeline)) as delivery:
-            partitions, topic_id = offset_reader.partitions(topic), offset_reader.topic_id(topic)
             retry_transient(lambda: delivery.open(partitions, topic_id, "", {}))
+    except ConfigurationError as exc:
+        if settings.stream.delivery == EXACTLY_ONCE:
+            raise
+        log.warning("a transaction of an earlier driver may be open still: %s", exc)
 
 
 @dataclass(frozen=True)
@@ -230,7 +241,7 @@ class Repair:
                         made_from_replaced = self._output()
                 moves = [Move(mismatch.partition, mismatch.topic_id, mismatch.at, mismatch.first,
                               f"{mismatch.error.__name__}: {mismatch.text}",
-                              mismatch.end if mismatch.error is LedgerBeyondEnd else None)
+                              self._lost_from(position.topic, mismatch))
                          for mismatch in position.mismatches]  # fmt: skip
                 self._ledger.repair(
                     position.consumer, position.topic, position.topic_id, position.entries, moves, self._by,
@@ -240,6 +251,28 @@ class Repair:
         finally:
             self._lease.release()  # else the stream would wait until the lease times out
         return sum(len(position.mismatches) for position in positions)
+
+    def _lost_from(self, topic: str, mismatch: OffsetMismatch) -> int | None:
+        """Return the first offset whose record is lost, as far as records are kept that wait or were rejected.
+
+        The topic may have grown since: a kept record is lost if another one has its offset, and so are those after it.
+        None if the partition did not lose its last records. Raises BrokerUnavailable, DatabaseUnavailable.
+        """
+        if mismatch.error is not LedgerBeyondEnd:
+            return None
+        kafka, partition = self._offset_reader.kafka, mismatch.partition
+
+        def is_lost(kept: tuple[int, bytes | None, dt.datetime | None]) -> bool:
+            offset, key, at = kept
+            place = OffsetRange({partition: offset}, {partition: offset + 1})
+            return [(key, at)] != [
+                (each.key, each.kafka_timestamp) for each in read_as_rejects(kafka, topic, place, "")
+            ]
+
+        store = PendingStore(self._settings.database, self._lease)
+        kept = store.kept_of(topic, partition, mismatch.first, mismatch.end)
+        at = bisect_left(kept, True, key=is_lost)
+        return kept[at][0] if at < len(kept) else mismatch.end
 
     def _settle_pages(self) -> None:
         """Mark the records of the last page as sent if they were, though the driver did not say so.

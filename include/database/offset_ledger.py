@@ -123,17 +123,20 @@ class OffsetLedger:
                 raise LedgerConflict("the ledger has changed since it was read; run the command again", **where)
             if send_pending_again:
                 cursor.execute(query("forget_sent_pending", cursor))
-            marks = []
-            for replaced in {move.from_topic_id for move in moves} - {topic_id}:
-                _set_aside(cursor, where | {"former": replaced, "lost_from": None, "partition": None})
-                marks = [REPLACED]
-            for move in moves:  # the ledger's lock last, in the order of a batch
-                what = where | move._asdict()
+            former: list[dict[str, object]] = [
+                {"former": replaced, "lost_from": None, "partition": None}
+                for replaced in {move.from_topic_id for move in moves} - {topic_id}
+            ]
+            marks = [REPLACED for _ in former[:1]]
+            for move in moves:
+                what = {**where, **move._asdict()}
                 cursor.execute(query("insert_ledger_repair", cursor), what | {"repaired_by": repaired_by})
                 if move.lost_from is not None:
-                    _set_aside(cursor, what | {"former": f"{topic_id}.{cursor.fetchone()[0]}"})
+                    former.append(what | {"former": f"{topic_id}.{cursor.fetchone()[0]}"})
                     marks.append(replaced_partition(move.partition))
-            for move in moves:
+            for name, each in product(("set_aside_pending", "set_aside_rejects"), former):
+                cursor.execute(query(name, cursor), {**where, **each})
+            for move in moves:  # the ledger's lock last, in the order of a batch
                 cursor.execute(query("set_ledger_entry", cursor), where | move._asdict())
             cursor.execute(query("delete_replaced_ledger", cursor), where)
             if made_from_replaced is not None:
@@ -171,11 +174,6 @@ class OffsetLedger:
 def replaced_partition(partition: int) -> str:
     """Return the consumer whose offsets end what the output has of a partition that lost its last records."""
     return f"{REPLACED} {partition}"
-
-
-def _set_aside(cursor: Cursor, which: Mapping[str, object]) -> None:
-    for name in ("set_aside_pending", "set_aside_rejects"):
-        cursor.execute(query(name, cursor), which)
 
 
 def open_partitions(cursor: Cursor, consumer: str, topic: str, topic_id: str, start: Mapping[int, int]) -> None:

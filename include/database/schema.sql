@@ -434,7 +434,7 @@ GRANT SELECT ON offset_ledger TO integrity;
 COMMENT ON TABLE offset_ledger IS 'The next offset to take, committed with the data it stands for.';
 COMMENT ON COLUMN offset_ledger.consumer IS
     'join, serve, archive or late_version; or replaced: before next_offset {{output}} was made from a topic {{stream}}'
-    ' that was replaced since.';
+    ' that was replaced since; replaced and a number: or from a partition of it that lost its last records since.';
 
 CREATE TABLE ledger_repair (
     id bigint GENERATED ALWAYS AS IDENTITY,

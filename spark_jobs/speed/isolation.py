@@ -185,7 +185,8 @@ class Isolation(Generic[Records]):
         Raises RecordsRefused, Stopping, and errors that records do not cause.
         """
         size = trial.size or rest.count
-        suspects = 0  # records left of the last failed step; until they are processed, steps do not grow
+        # records left of the last failed step; until they are processed, steps do not grow
+        suspects = rest.count if size < rest.count else 0
         while rest.count:
             if self._stop.is_set():
                 raise Stopping

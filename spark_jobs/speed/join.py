@@ -30,7 +30,7 @@ from include.kafka.committed import Committed, committed_of
 from include.kafka.reader import TopicTail
 from include.kafka.record_table import RAW
 from include.runtime.failpoints import failpoint, failpoint_records
-from include.runtime.settings import EXACTLY_ONCE
+from include.runtime.settings import AT_LEAST_ONCE, EXACTLY_ONCE
 from include.runtime.tracing import MAX_LINKS
 from spark_jobs.connectors.splits import Split
 from spark_jobs.speed.delivery import AtLeastOnce, Delivery, ExactlyOnce
@@ -383,14 +383,14 @@ class StreamTableJoin:
             retry(lambda: store.plan_page(None, unsent), CONSUMER)
 
     def unsettled(
-        self, committed: Committed, ledger: Offsets, start: Offsets, is_known: bool
+        self, committed: Committed, ledger: Offsets, start: Offsets, is_after_tasks: bool = False
     ) -> tuple[OffsetRange, Sent]:
         """Return the range that was taken and that the database does not have, and what the output topic says of it.
 
         There is one if the database was restored, was lost, or its driver ended in between. `committed` is what Kafka
         has, `ledger` what the database has, `start` the later of both. The range ends beyond that if the output has
-        later records: a driver with at-least-once delivery sent them, unless `is_known`, and served or not they are
-        looked for. Pending records that were sent are marked.
+        later records: a driver with at-least-once delivery sent them. If the last one was such a driver,
+        `is_after_tasks`, they are looked for whether or not they are served. Pending records that were sent are marked.
         """
         store, retry = self._context.store, self._context.retry
         first = retry(lambda: self._context.offset_reader.earliest(self._stream.name), CONSUMER)
@@ -402,7 +402,7 @@ class StreamTableJoin:
             log.warning("the database is behind Kafka by %d records: what was sent is read from topic %s",
                         between.count, self._definition.output.name)  # fmt: skip
         ends = retry(lambda: self._context.offset_reader.ends(self._stream.name), CONSUMER)
-        since = between if is_known else OffsetRange(between.start, ends)
+        since = OffsetRange(between.start, {p: ends.get(p, at) for p, at in start.items()} if is_after_tasks else start)
         sent = retry(lambda: sent_records(self._context, self._definition, since), CONSUMER)
         for part in sent.places.to_batches(max_chunksize=_MARKED):
             places = [(row["partition"], row["offset"]) for row in part.to_pylist()]
@@ -410,7 +410,9 @@ class StreamTableJoin:
             at += retry(partial(store.former_at, self._stream.name, places), CONSUMER)
             retry(partial(store.mark_sent, at), CONSUMER)
         taken = {
-            p: max(at, min(ends.get(p, 0), sent.next_offset(p))) for p, at in start.items() if p in committed.offsets
+            p: max(at, min(ends.get(p, 0), sent.next_offset(p)))
+            for p, at in start.items()
+            if p in committed.offsets or (is_after_tasks and p not in committed.overruled)
         }
         return OffsetRange(between.start, start | taken), sent
 
@@ -657,7 +659,7 @@ class JoinQuery(StreamQuery):
         if committed == Committed({}) and self._last_delivery == EXACTLY_ONCE:
             log.warning("Kafka has no offsets of this topic for the join's group: a batch may be sent again")
         self._join.settle_pages(committed, start)
-        between, sent = self._join.unsettled(committed, ledger, start, self._last_delivery == EXACTLY_ONCE)
+        between, sent = self._join.unsettled(committed, ledger, start, self._last_delivery == AT_LEAST_ONCE)
         self._start = start = between.end
         tombstones: list[bytes] = []
 

@@ -169,10 +169,19 @@ class PendingStore:
         """Mark those of the coordinates that wait as sent. They are deleted when *serve* has written their details."""
         self._execute("mark_pending_sent", _columns(coordinates))
 
+    def kept_of(
+        self, topic: str, partition: int, first: int, end: int
+    ) -> list[tuple[int, bytes | None, dt.datetime | None]]:
+        """Return offset, key and time of the records between two offsets that wait or were rejected, by offset."""
+        params = {"topic": topic, "partition": partition, "first": first, "end": end}
+        with self._connection.transaction() as cursor:
+            cursor.execute(query("select_kept_of_partition", cursor), params)
+            return [(offset, None if key is None else bytes(key), at) for offset, key, at in cursor.fetchall()]
+
     def former_at(self, topic: str, places: Sequence[tuple[int, int]]) -> list[Coordinates]:
         """Return the coordinates of the records at these places that are of former topics of this name.
 
-        Not of those that share their place, as records of two former topics do.
+        Not of a partition whose records were set aside twice: two may have one place.
         """
         partitions, offsets = zip(*places, strict=True)
         params = {"topic": topic, "partitions": [*partitions], "offsets": [*offsets]}

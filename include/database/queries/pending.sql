@@ -192,14 +192,25 @@ UPDATE pending_record p
   FROM sent
  WHERE p.topic = sent.topic AND p.partition = sent.partition AND p."offset" = sent."offset"
 
+-- name: select_kept_of_partition
+-- Records that wait or were rejected, by their offsets.
+SELECT "offset", key, kafka_timestamp
+  FROM (SELECT topic, partition, "offset", key, kafka_timestamp FROM pending_record
+         UNION ALL
+        SELECT topic, partition, "offset", key, kafka_timestamp FROM reject) AS kept
+ WHERE topic = %(topic)s AND partition = %(partition)s AND "offset" >= %(first)s AND "offset" < %(end)s
+ ORDER BY "offset"
+
 -- name: select_former_at
--- Those of former topics. Two of one place cannot be told apart.
-SELECT max(topic), partition, "offset"
+-- Those of former topics. Records that were set aside by two repairs cannot be told apart by their places.
+SELECT topic, partition, "offset"
   FROM pending_record
   JOIN unnest(%(partitions)s::int[], %(offsets)s::bigint[]) AS given (partition, "offset") USING (partition, "offset")
  WHERE starts_with(topic, %(topic)s || '@')
- GROUP BY partition, "offset"
-HAVING count(*) = 1
+   AND (SELECT count(*)
+          FROM ledger_repair r
+         WHERE r.consumer = 'join' AND r.topic = %(topic)s AND r.partition = -1 - pending_record.partition
+           AND split_part(r.reason, ':', 1) IN ('TopicReplaced', 'LedgerBeyondEnd')) < 2
 
 -- name: plan_pending_page
 UPDATE pending_record p

@@ -24,6 +24,7 @@ from include.contracts.offsets import OffsetRange
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.driver_lease import DriverAlive
 from include.database.offset_ledger import OffsetLedger
+from include.kafka.reader import read_as_rejects
 from include.runtime.retry import retry_transient
 from include.runtime.settings import EXACTLY_ONCE
 from spark_jobs.repair import ManualReject, Place, Repair, reject, run
@@ -174,18 +175,21 @@ class TestRepair:
 
     def test_what_waits_of_lost_records_is_kept_beside_records_with_their_offsets(self, log, settings, repair):
         before = log.offsets.topic_id("board")
+        (there,) = read_as_rejects(settings.kafka.connection, "board", OffsetRange({0: 1}, {0: 2}), "")
         rows(settings, PENDING)
+        rows(settings, "UPDATE pending_record SET kafka_timestamp = %s", (there.kafka_timestamp,))
         kept = []
-        for _ in range(2):  # the partition loses records with the same offsets twice
-            rows(settings, PENDING.replace("'board', 0, 1", "'board', 0, 30"))
-            rows(settings, REJECTS.split("),")[0].replace("'board', 0, 2", "'board', 0, 30") + ")")
+        for _ in range(2):  # the partition loses records with the same offsets twice, and others come
+            for offset in (3, 30):
+                rows(settings, PENDING.replace("'board', 0, 1", f"'board', 0, {offset}"))
+            rows(settings, REJECTS.split("),")[0].replace("'board', 0, 2", "'board', 0, 4") + ")")
             advance(settings, log, "board", {0: 50}, "join")
             assert self.run(repair)[0] == 0
             [(number,)] = rows(settings, "SELECT max(id) FROM ledger_repair")
             kept.append(f"board@{before}.{number}")
-        waiting = rows(settings, 'SELECT topic, partition, "offset" FROM pending_record ORDER BY 1')
-        assert waiting == [("board", 0, 1), *((topic, -1, 30 - 10**17) for topic in kept)]
-        assert rows(settings, 'SELECT topic, "offset" FROM reject ORDER BY 1') == [(topic, 30) for topic in kept]
+        waiting = rows(settings, 'SELECT topic, partition, "offset" FROM pending_record ORDER BY 1, 3')
+        assert waiting == [("board", 0, 1), *((topic, -1, at - 10**17) for topic in kept for at in (3, 30))]
+        assert rows(settings, 'SELECT topic, "offset" FROM reject ORDER BY 1') == [(topic, 4) for topic in kept]
         marks = "SELECT consumer, partition, next_offset FROM offset_ledger WHERE consumer LIKE 'replaced%' ORDER BY 2"
         assert rows(settings, marks) == [("replaced 0", 0, 5), ("replaced 0", 1, 3)]
 
