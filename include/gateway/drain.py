@@ -16,7 +16,7 @@ from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.ports import Failure, FallbackStore, Producer, Record, StoreUnavailable, Waiting
-from include.gateway.supervision import Action, rule_for
+from include.gateway.supervision import PROBES_FAILED, Action, rule_for
 from include.runtime.tracing import Tracer
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ _YIELD_EVERY = 250  # records sent before control returns to the event loop
 _MAX_PASSED_OVER = 10_000  # records of unavailable partitions, skipped in one pass; the next one continues there
 _PROBE_TIMEOUT_S = 1.0
 _PROGRESS_S = 5.0
+_NEW_PRODUCER_S = 30.0  # of failed probes: the client's own recovery may fail
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ class Drain:
         self.waits_for_store = False  # the store cannot be read, or cannot delete what was sent
         self._sweep = _Sweep()
         self._unacked = _Sent()
+        self._failing_since_s: float | None = None  # time of the first failed probe, or of the last new producer
         self._progress: tuple[float, int] | None = None  # time of the last progress line, records replayed by then
 
     @property
@@ -176,8 +178,23 @@ class Drain:
         try:
             await self._tend(is_probe)
         finally:
-            if is_probe and self._circuit.is_open:
-                self._circuit.probe_failed(self._monotonic())
+            if is_probe:
+                self._probed()
+
+    def _probed(self) -> None:
+        """Count a probe. After 30 s of failed ones, have the next made with a new producer."""
+        if not self._circuit.is_open:
+            self._failing_since_s = None
+            return
+        now_s = self._monotonic()
+        self._circuit.probe_failed(now_s)
+        if self._failing_since_s is None:
+            self._failing_since_s = now_s
+        elif now_s - self._failing_since_s >= _NEW_PRODUCER_S:
+            self._failing_since_s = now_s
+            log.warning("no probe has succeeded for %g s: the next one has a new producer", _NEW_PRODUCER_S)
+            failure = Failure(PROBES_FAILED, "no probe succeeded", generation=self._producer.generation)
+            self._supervisor.act(failure, rule_for(failure))
 
     async def _tend(self, is_probe: bool) -> None:
         if is_probe:

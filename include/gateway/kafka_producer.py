@@ -3,8 +3,10 @@
 import asyncio
 import logging
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
@@ -13,6 +15,7 @@ from typing import cast
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message
 from confluent_kafka import Producer as LibrdkafkaProducer
+from confluent_kafka.admin import ClusterMetadata
 
 from include.contracts.offsets import Partition, known_partition
 from include.contracts.topics import MAX_MESSAGE_BYTES, PYTHON_PRODUCER_SETTINGS
@@ -31,6 +34,7 @@ _LINGER_MS = 1
 _POLL_S = 0.001  # while records are in flight
 _IDLE_POLL_S = 0.1  # otherwise, for errors of the client
 _CLUSTER_CHANGED = "CLUSTERID"
+_GRACE_S = 5.0  # beyond the timeout of a call, until it counts as one that does not return
 _PURGE_S = 1.0  # timeout for the reports of purged records
 _BATCH_BYTES = 128 * 1024  # far below max.message.bytes: a broker refuses a batch that exceeds it as a whole
 _BUFFER_KIB = 64 * 1024  # limit of the client's queue; beyond it records go to the fallback store
@@ -167,6 +171,11 @@ class KafkaProducer:
             if not future.done():
                 future.set_result(Failure("_PURGE_QUEUE", "abandoned", generation=self._generation))
 
+    @property
+    def generation(self) -> int:
+        """See ports.Producer.generation."""
+        return self._generation
+
     def restart(self, generation: int) -> bool:
         """See ports.Producer.restart."""
         if self._producer is None or generation != self._generation:
@@ -184,9 +193,13 @@ class KafkaProducer:
         if producer is None:
             return None
         try:
-            metadata = await asyncio.to_thread(producer.list_topics, timeout=timeout_s)
+            async with asyncio.timeout(timeout_s + _GRACE_S):
+                metadata = await self._in_thread(partial(producer.list_topics, timeout=timeout_s))
         except KafkaException as exc:
             log.debug("broker not reachable: %s", exc.args[0].name())
+            return None
+        except TimeoutError:
+            log.error("the client did not return within %g s, but should after %g s", timeout_s + _GRACE_S, timeout_s)
             return None
         self._partitions = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
         found: str | None = metadata.cluster_id
@@ -205,6 +218,30 @@ class KafkaProducer:
         if self._poller is not None:
             self._poller.cancel()
         self._fail_in_flight(Failure(CLOSED, "the producer was closed", generation=self._generation))
+
+    def _in_thread(self, call: Callable[[], ClusterMetadata]) -> asyncio.Future[ClusterMetadata]:
+        """Make a blocking call in a thread of its own. One that never returns holds up neither others nor the exit."""
+        answer: asyncio.Future[ClusterMetadata] = self._loop.create_future()
+
+        def settle(found: ClusterMetadata | None, error: BaseException | None) -> None:
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            elif found is not None:
+                answer.set_result(found)
+
+        def run() -> None:
+            found, error = None, None
+            try:
+                found = call()
+            except BaseException as exc:  # noqa: BLE001 - raised again by the future
+                error = exc
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(settle, found, error)
+
+        threading.Thread(target=run, name="metadata", daemon=True).start()
+        return answer
 
     async def _drained(self, timeout_s: float) -> bool:
         deadline = self._loop.time() + timeout_s

@@ -110,6 +110,11 @@ class Producer(Protocol):
         """Fail all records in flight at once. Each may still reach Kafka."""
         ...
 
+    @property
+    def generation(self) -> int:
+        """The number of restarts so far."""
+        ...
+
     def restart(self, generation: int) -> bool:
         """Replace the producer if it is still that generation. True if it was replaced; records in flight fail then."""
         ...
@@ -117,7 +122,8 @@ class Producer(Protocol):
     async def cluster_id(self, timeout_s: float) -> str | None:
         """Return the id of the answering cluster; None if no broker answers in time. Does not block the loop.
 
-        An answer does not mean that records will be delivered.
+        Returns within a few seconds of the timeout, even if the client never does. An answer does not mean that records
+        will be delivered.
         """
         ...
 

@@ -53,12 +53,14 @@ class FixedClock:
 class MemoryProducer:
     """A broker in a list. `is_up` is the broker's, `topics` are its topics with their partitions.
 
+    `is_cut_off`: the client does not reach the broker any more, until it is restarted.
     `refuses` may answer a record with a failure of any kind, `is_silent` leave it without an answer. With a `clock`,
     the broker says when it appended each record.
     """
 
     def __init__(self, deadline_s: float = 0.05) -> None:
         self.is_up = True
+        self.is_cut_off = False
         self.cluster = OWN_CLUSTER
         self.refuses: Callable[[Record], Failure | None] = lambda record: None
         self.is_silent: Callable[[Record], bool] = lambda record: False
@@ -100,7 +102,7 @@ class MemoryProducer:
         if self._is_closed:
             future.set_result(Failure(CLOSED, "closed"))
             return future
-        if not self.is_up or self.is_silent(record):
+        if not self.is_up or self.is_cut_off or self.is_silent(record):
             self._in_flight.append(future)
             self._loop.call_later(self._deadline_s, self._end, future, DEADLINE)
             return future
@@ -127,11 +129,12 @@ class MemoryProducer:
         if generation != self.generation:
             return False
         self.generation += 1
+        self.is_cut_off = False
         self.abandon()
         return True
 
     async def cluster_id(self, timeout_s: float) -> str | None:
-        if not self.is_up or self._is_closed:
+        if not self.is_up or self.is_cut_off or self._is_closed:
             return None
         self._known_topics = dict(self.topics)
         return self.cluster

@@ -296,8 +296,10 @@ def test_cluster_has_one_id_which_a_restart_does_not_change(world):
         try:
             first = await producer.cluster_id(10)
             again = await producer.cluster_id(10)
-            assert (first, changes) == (again, [])
+            assert (first, changes, producer.generation) == (again, [], 0)
             assert producer.restart(0)
+            assert not producer.restart(0)
+            assert producer.generation == 1
             return first, await producer.cluster_id(10), changes
         finally:
             await producer.close(1)
