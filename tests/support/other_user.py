@@ -7,6 +7,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -36,25 +37,27 @@ def readable_below(folder: Path) -> list[Path]:
 @contextmanager
 def no_secret_on_command_lines(secrets: Collection[str]) -> Iterator[None]:
     """Look at every process of the machine, ten times a second; one that names a secret fails the block at its end."""
-    found: set[str] = set()
     ended = threading.Event()
 
-    def look() -> None:
+    def look() -> set[str]:
+        found = set()
         while not ended.wait(0.1):
-            for process in Path("/proc").glob("[0-9]*/cmdline"):
-                with suppress(OSError):
-                    line = process.read_bytes().decode(errors="replace")
+            for process in Path("/proc").iterdir():
+                if not process.name.isdigit():
+                    continue
+                with suppress(OSError):  # it has ended
+                    line = (process / "cmdline").read_bytes().decode(errors="replace")
                     if any(secret in line for secret in secrets):
                         found.add(line.replace("\0", " "))
+        return found
 
-    looking = threading.Thread(target=look, daemon=True)
-    looking.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        looking.join()
-    assert found == set()
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        try:
+            yield
+        finally:
+            ended.set()
+        assert looking.result() == set()
 
 
 def fetch_block(port: int, block: str, host: str = "127.0.0.1") -> bytes:
