@@ -11,6 +11,10 @@ from stack.layout import Layout
 
 _END = "end of the step"
 
+# Settings of a stack that a document is followed on. On a busy machine the first record of a broker that has just been
+# started may take longer than the default, and is kept in the fallback store.
+LONG_TIMEOUTS = {"GATEWAY_DELIVERY_TIMEOUT_S": "20"}
+
 
 class Step(NamedTuple):
     """Commands, and what they print: nothing, if the document shows nothing."""
@@ -35,7 +39,13 @@ def follow(steps: Sequence[Step], folder: Path) -> None:
     printed, errors = (text.split(f"{_END}\n") for text in (run.stdout, run.stderr))
     for step, text, error in zip(steps, printed, errors, strict=False):
         found = text or (error if step.shown else "")
-        assert is_shown(step.shown, found), f"{step.commands}\nprinted:\n{found}"
+        assert is_shown(step.shown, found), f"{step.commands}\nprinted:\n{found}{_gateway_log(folder)}"
+
+
+def _gateway_log(folder: Path) -> str:
+    """Return the last lines of the gateway's log, which says why an event was kept in the fallback store."""
+    log = Layout.of(folder).log_file("gateway")
+    return f"\n{log}:\n" + "".join(log.read_text().splitlines(keepends=True)[-20:]) if log.exists() else ""
 
 
 def is_shown(shown: str, printed: str) -> bool:
