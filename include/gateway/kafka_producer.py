@@ -118,6 +118,7 @@ class KafkaProducer:
         self._generation = 0
         self._producer: LibrdkafkaProducer | None = None
         self._alone: LibrdkafkaProducer | None = None  # the second client, made when it is needed first
+        self._has_alone_failed = False
         self._repeated: dict[tuple[str, bytes | None], _Repeated] = {}
         self._retired: list[LibrdkafkaProducer] = []
         self._in_flight: deque[tuple[float, Delivery, Record]] = deque()
@@ -280,6 +281,7 @@ class KafkaProducer:
                 self._serve(self._producer, self._generation)
             if self._alone is not None:
                 self._serve(self._alone, _RETIRED)
+                self._replace_alone()
             for retired in list(self._retired):
                 if self._serve(retired, _RETIRED) == 0 and len(retired) == 0:
                     self._retired.remove(retired)
@@ -347,17 +349,27 @@ class KafkaProducer:
             return
         if self._alone is None:
             self._alone = self._new_producer(_RETIRED, _ALONE)
-        refusal = _produce(self._alone, record, partial(self._reported_alone, future))
+        refusal = _produce(self._alone, record, partial(self._reported_alone, self._alone, future))
         if refusal is not None:
-            self._reported_alone(future, refusal, None)
+            self._reported_alone(self._alone, future, refusal, None)
 
-    def _reported_alone(self, future: Delivery, error: KafkaError | None, message: Message | None) -> None:
-        if error is not None and error.fatal() and self._alone is not None:
+    def _replace_alone(self) -> None:
+        """Retire the second client after a failure that is not about a record; the next one is made when needed."""
+        if self._alone is not None and self._has_alone_failed:
+            self._alone.purge(in_queue=True, in_flight=True, blocking=False)
             self._retired.append(self._alone)
             self._alone = None
+        self._has_alone_failed = False
+
+    def _reported_alone(
+        self, client: LibrdkafkaProducer, future: Delivery, error: KafkaError | None, message: Message | None
+    ) -> None:
+        is_of_record = message is None or _is_large(message)
+        failure = None if error is None else _failure(error, _RETIRED, is_of_record)
+        if failure is not None and rule_for(failure).keep and client is self._alone:
+            self._has_alone_failed = True  # its next record may fail like this one
         if not future.done():
-            is_of_record = message is None or _is_large(message)
-            future.set_result(None if error is None else _failure(error, _RETIRED, is_of_record))
+            future.set_result(failure)
 
     def _sample(self, future: Delivery, message: Message) -> None:
         self._is_sampling = False

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.contracts.headers import EVENT_ID
+from include.gateway import kafka_producer
 from include.gateway.broker_clock import BrokerClock
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
@@ -21,6 +22,7 @@ from include.gateway.home_cluster import HomeCluster
 from include.gateway.intake import Intake, Kept, Rejected
 from include.gateway.kafka_producer import KafkaProducer
 from include.gateway.ports import Record
+from include.gateway.supervision import DEADLINE, rule_for
 from include.runtime.kafka_connection import KafkaConnection
 from tests.fakes.gateway import FixedClock
 from tests.support.broker import Broker
@@ -119,3 +121,22 @@ def test_single_events_at_the_same_time_share_a_batch_and_not_its_verdict(broker
 
     outcomes = asyncio.run(scenario())
     assert [isinstance(outcome, Kept) for outcome in outcomes] == [number != 3 for number in range(8)]
+
+
+def test_client_for_single_records_that_does_not_recover_is_replaced(broker, monkeypatch):
+    async def scenario():
+        producer = KafkaProducer(KafkaConnection(broker.bootstrap_servers), 3.0)
+        producer.start(lambda failure: None)
+        try:
+            async with asyncio.timeout(120):
+                assert await producer.cluster_id(10)
+                with monkeypatch.context() as patch:
+                    patch.setitem(kafka_producer._ALONE, "bootstrap.servers", "127.0.0.1:9")
+                    cut_off = await asyncio.gather(*[producer.send(record(None)) for _ in range(3)])
+                while rule_for(failure := await producer.send(record(None))).keep:
+                    pass  # librdkafka reports a timeout up to a second late
+                return {one.kind for one in cut_off}, failure.kind
+        finally:
+            await producer.close(1)
+
+    assert asyncio.run(scenario()) == ({DEADLINE}, "INVALID_RECORD")
