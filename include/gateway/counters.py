@@ -56,6 +56,11 @@ class Counters:
         self.replayed = 0
         self.set_aside = 0
 
+    @property
+    def acknowledged(self) -> int:
+        """The number of records that Kafka has acknowledged."""
+        return self.replayed + sum(count for (_, where), count in self.kept.items() if where == "kafka")
+
     def count_failure(self, kind: str, action: str) -> None:
         """Count one failure and the action that supervision decided on."""
         self.failures[kind, str(action)] += 1

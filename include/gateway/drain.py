@@ -16,7 +16,7 @@ from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.ports import Failure, FallbackStore, Producer, Record, StoreUnavailable, Waiting
-from include.gateway.supervision import PROBES_FAILED, Action, rule_for
+from include.gateway.supervision import CLIENT_STUCK, Action, rule_for
 from include.runtime.tracing import Tracer
 
 log = logging.getLogger(__name__)
@@ -84,14 +84,14 @@ class _Sweep:
 
     last_id: int = 0
     topics: set[str] = field(default_factory=set)  # skipped
-    partitions: set[Partition] = field(default_factory=set)  # skipped
+    partitions: dict[Partition, int] = field(default_factory=dict)  # skipped, with the id of the first such record
 
-    def skip(self, topic: str, partition: Partition | None) -> None:
+    def skip(self, row: Waiting, partition: Partition | None) -> None:
         """Skip later records of the partition, or of the topic if the partition is unknown or does not exist."""
         if partition is None or partition[1] < 0:
-            self.topics.add(topic)
+            self.topics.add(row.record.topic)
         else:
-            self.partitions.add(partition)
+            self.partitions[partition] = min(row.id, self.partitions.get(partition, row.id))
 
 
 class Drain:
@@ -133,7 +133,9 @@ class Drain:
         self.waits_for_store = False  # the store cannot be read, or cannot delete what was sent
         self._sweep = _Sweep()
         self._unacked = _Sent()
+        self._has_answered = False  # the own cluster, to the last comparison
         self._failing_since_s: float | None = None  # time of the first failed probe, or of the last new producer
+        self._acknowledged = 0  # records acknowledged by then
         self._progress: tuple[float, int] | None = None  # time of the last progress line, records replayed by then
 
     @property
@@ -179,27 +181,31 @@ class Drain:
             await self._tend(is_probe)
         finally:
             if is_probe:
-                self._probed()
+                self._circuit.probe_failed(self._monotonic())
+            self._watch_client()
 
-    def _probed(self) -> None:
-        """Count a probe. After 30 s of failed ones, have the next made with a new producer."""
-        if not self._circuit.is_open:
-            self._failing_since_s = None
+    def _watch_client(self) -> None:
+        """Have the producer replaced after 30 s without an acknowledgement while no broker answers or none is asked."""
+        now_s, acknowledged = self._monotonic(), self._counters.acknowledged
+        is_failing = self._circuit.is_open or not self._has_answered
+        if not is_failing or acknowledged != self._acknowledged:
+            self._failing_since_s, self._acknowledged = None, acknowledged
+        if not is_failing:
             return
-        now_s = self._monotonic()
-        self._circuit.probe_failed(now_s)
         if self._failing_since_s is None:
             self._failing_since_s = now_s
         elif now_s - self._failing_since_s >= _NEW_PRODUCER_S:
             self._failing_since_s = now_s
-            log.warning("no probe has succeeded for %g s: the next one has a new producer", _NEW_PRODUCER_S)
-            failure = Failure(PROBES_FAILED, "no probe succeeded", generation=self._producer.generation)
+            reason = "records are not acknowledged" if self._has_answered else "no broker answers"
+            log.warning("no probe has succeeded for %g s (%s): a new producer follows", _NEW_PRODUCER_S, reason)
+            failure = Failure(CLIENT_STUCK, "no probe succeeded", generation=self._producer.generation)
             self._supervisor.act(failure, rule_for(failure))
 
     async def _tend(self, is_probe: bool) -> None:
         if is_probe:
             self._supervisor.replace_producer()
-        if not await self._home.confirm(_PROBE_TIMEOUT_S) and (is_probe or not self._home.is_trusted):
+        self._has_answered = await self._home.confirm(_PROBE_TIMEOUT_S)
+        if not self._has_answered and (is_probe or not self._home.is_trusted):
             return  # with a closed circuit and no answer, sending goes on: the records fail and open the circuit
         try:
             report, is_outage = await self._pass()
@@ -237,6 +243,8 @@ class Drain:
         While a batch is in flight, the store reads the next one and acknowledges the previous one. Batches are
         acknowledged in order, so that after a crash the rest is sent again in order.
         """
+        if sweep.last_id and await self._probe_skipped(sweep):
+            sweep = self._sweep = _Sweep()
         passed_over = 0
         is_outage = False
         ahead: asyncio.Task[list[Waiting]] | None = None
@@ -278,6 +286,26 @@ class Drain:
             self._sweep = _Sweep()
         return is_outage
 
+    async def _probe_skipped(self, sweep: _Sweep) -> bool:
+        """Send the first skipped record of a partition whose probe is due. True if the partition need not wait.
+
+        Without it, a partition would wait for the end of a sweep, which events that arrive meanwhile put off.
+        """
+        for partition, first_id in sweep.partitions.items():
+            if not self._circuit.may_replay(partition):
+                continue
+            rows = await self._store.oldest(1, first_id - 1, frozenset(sweep.topics))
+            if not rows or rows[0].id != first_id:
+                return True  # set aside or given up meanwhile
+            batch = await self._send(rows, sweep)
+            self._unacked.add(batch)
+            if batch.acknowledged and self._circuit.is_open:
+                self._circuit.close()
+            await self._ack()
+            sweep.partitions[partition] = sweep.partitions.pop(partition)  # last: the next pass begins with another one
+            return bool(batch.acknowledged or batch.refused)
+        return False
+
     def _read_ahead(self, last_id: int, sweep: _Sweep) -> asyncio.Task[list[Waiting]]:
         limit = self._pace.batch(self._counters.in_flight > 0)
         return asyncio.create_task(self._store.oldest(limit, last_id, frozenset(sweep.topics)))
@@ -294,7 +322,7 @@ class Drain:
             if partition in sweep.partitions or record.topic in sweep.topics:
                 continue
             if not self._supervisor.may_replay(record):
-                sweep.skip(record.topic, self._supervisor.spared_with(record))
+                sweep.skip(row, self._supervisor.spared_with(record))
                 continue
             if is_probe:
                 return [row], row.id
@@ -326,7 +354,7 @@ class Drain:
                 batch.has_failed = batch.has_failed or rule.outage or rule.action is not Action.RESUME
                 if rule.keep:
                     held.add((row.record.topic, row.record.key))
-                    sweep.skip(row.record.topic, self._supervisor.spared_with(row.record, rule))
+                    sweep.skip(row, self._supervisor.spared_with(row.record, rule))
                 else:
                     batch.refused[row.id] = _refusal(row, f"{failure.kind}: {rule.why}")
                 self._supervisor.act(failure, rule, row.record)

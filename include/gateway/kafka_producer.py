@@ -20,7 +20,7 @@ from confluent_kafka.admin import ClusterMetadata
 from include.contracts.offsets import Partition, known_partition
 from include.contracts.topics import MAX_MESSAGE_BYTES, PYTHON_PRODUCER_SETTINGS
 from include.gateway.ports import Failure, OnAppend, Record
-from include.gateway.supervision import CLOSED, DEADLINE, RECORD_TOO_LARGE, rule_for
+from include.gateway.supervision import CLIENT_STUCK, CLOSED, DEADLINE, RECORD_TOO_LARGE, rule_for
 from include.kafka.access import client_log, client_settings
 from include.runtime.kafka_connection import KafkaConnection
 
@@ -35,6 +35,7 @@ _POLL_S = 0.001  # while records are in flight
 _IDLE_POLL_S = 0.1  # otherwise, for errors of the client
 _CLUSTER_CHANGED = "CLUSTERID"
 _GRACE_S = 5.0  # beyond the timeout of a call, until it counts as one that does not return
+_MAX_STUCK = 20  # threads with calls that do not return; each keeps a client and its threads
 _PURGE_S = 1.0  # timeout for the reports of purged records
 _BATCH_BYTES = 128 * 1024  # far below max.message.bytes: a broker refuses a batch that exceeds it as a whole
 _BUFFER_KIB = 64 * 1024  # limit of the client's queue; beyond it records go to the fallback store
@@ -119,6 +120,8 @@ class KafkaProducer:
         self._producer: LibrdkafkaProducer | None = None
         self._alone: LibrdkafkaProducer | None = None  # the second client, made when it is needed first
         self._has_alone_failed = False
+        self._asking: threading.Thread | None = None  # of the call in progress
+        self._threads: list[threading.Thread] = []
         self._repeated: dict[tuple[str, bytes | None], _Repeated] = {}
         self._retired: list[LibrdkafkaProducer] = []
         self._in_flight: deque[tuple[float, Delivery, Record]] = deque()
@@ -167,7 +170,7 @@ class KafkaProducer:
         """See ports.Producer.abandon. librdkafka reports each record, and if it was sent, within milliseconds."""
         for producer in (self._producer, self._alone):
             if producer is not None:
-                producer.purge(in_queue=True, in_flight=True, blocking=False)
+                _purge(producer)
         for _, future in [each for repeated in self._repeated.values() for each in repeated.held]:
             if not future.done():
                 future.set_result(Failure("_PURGE_QUEUE", "abandoned", generation=self._generation))
@@ -181,26 +184,30 @@ class KafkaProducer:
         """See ports.Producer.restart."""
         if self._producer is None or generation != self._generation:
             return False
+        if len(stuck := [one for one in self._threads if one.is_alive()]) >= _MAX_STUCK:
+            log.critical("the client is not replaced: %d calls of former ones have not returned", len(stuck))
+            return False
+        self._asking = None
         retired, self._generation = self._producer, self._generation + 1
         self._producer = self._new_producer(self._generation)
-        retired.purge(in_queue=True, in_flight=True, blocking=False)
+        _purge(retired)
         self._retired.append(retired)
         self._fail_in_flight(Failure("_PURGE_INFLIGHT", "the producer was restarted", generation=generation))
         return True
 
     async def cluster_id(self, timeout_s: float) -> str | None:
         """See ports.Producer.cluster_id."""
-        producer = self._producer
-        if producer is None:
-            return None
+        if self._producer is None or (self._asking is not None and self._asking.is_alive()):
+            return None  # the former call has not returned: one at a time
         try:
             async with asyncio.timeout(timeout_s + _GRACE_S):
-                metadata = await self._in_thread(partial(producer.list_topics, timeout=timeout_s))
+                metadata = await self._in_thread(partial(self._producer.list_topics, timeout=timeout_s))
         except KafkaException as exc:
             log.debug("broker not reachable: %s", exc.args[0].name())
             return None
         except TimeoutError:
             log.error("the client did not return within %g s, but should after %g s", timeout_s + _GRACE_S, timeout_s)
+            self._on_failure(Failure(CLIENT_STUCK, "a call does not return", generation=self._generation))
             return None
         self._partitions = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
         found: str | None = metadata.cluster_id
@@ -214,7 +221,7 @@ class KafkaProducer:
         self._producer = self._alone = None
         if not await self._drained(timeout_s):
             for producer in self._retired:
-                producer.purge(in_queue=True, in_flight=True, blocking=False)
+                _purge(producer)
             await self._drained(_PURGE_S)
         if self._poller is not None:
             self._poller.cancel()
@@ -241,7 +248,7 @@ class KafkaProducer:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(settle, found, error)
 
-        threading.Thread(target=run, name="metadata", daemon=True).start()
+        self._asking = self._begin("metadata", run)
         return answer
 
     async def _drained(self, timeout_s: float) -> bool:
@@ -282,12 +289,33 @@ class KafkaProducer:
             if self._alone is not None:
                 self._serve(self._alone, _RETIRED)
                 self._replace_alone()
-            for retired in list(self._retired):
-                if self._serve(retired, _RETIRED) == 0 and len(retired) == 0:
-                    self._retired.remove(retired)
+            if self._retired:
+                self._serve_retired()
             self._fail_overdue()
         finally:
             self._poll_in(_POLL_S if self._in_flight or self._retired else _IDLE_POLL_S)
+
+    def _serve_retired(self) -> None:
+        """Serve the clients that were replaced, and end those whose records are all reported.
+
+        The end of a client waits for its threads, such as one that resolves a name, so it is in a thread of its own.
+        """
+        kept, ended = list[LibrdkafkaProducer](), list[LibrdkafkaProducer]()
+        while self._retired:
+            retired = self._retired.pop()
+            has_more = self._serve(retired, _RETIRED) != 0 or len(retired) != 0
+            (kept if has_more else ended).append(retired)
+            del retired
+        self._retired = kept[::-1]
+        if ended:
+            self._begin("end-producer", ended.clear)
+
+    def _begin(self, name: str, run: Callable[[], None]) -> threading.Thread:
+        """Begin a thread that may never end; it holds up neither the loop nor the exit of the process."""
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        self._threads = [thread, *(one for one in self._threads if one.is_alive())]
+        return thread
 
     def _serve(self, producer: LibrdkafkaProducer, generation: int) -> int:
         try:
@@ -356,7 +384,7 @@ class KafkaProducer:
     def _replace_alone(self) -> None:
         """Retire the second client after a failure that is not about a record; the next one is made when needed."""
         if self._alone is not None and self._has_alone_failed:
-            self._alone.purge(in_queue=True, in_flight=True, blocking=False)
+            _purge(self._alone)
             self._retired.append(self._alone)
             self._alone = None
         self._has_alone_failed = False
@@ -439,6 +467,14 @@ def _produce(
         error: KafkaError = exc.args[0]
         return error
     return None
+
+
+def _purge(producer: LibrdkafkaProducer) -> None:
+    """Fail the records of a client; does not wait for its threads.
+
+    confluent-kafka 2.16.1 passes `blocking` on with the opposite meaning, and holds the GIL while it waits.
+    """
+    producer.purge(in_queue=True, in_flight=True, blocking=True)
 
 
 def _is_large(message: Message) -> bool:

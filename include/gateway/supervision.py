@@ -55,7 +55,7 @@ STORE_UNAVAILABLE = "gateway.store_unavailable"
 DATABASE_UNAVAILABLE = "gateway.database_unavailable"
 DATABASE_CLOCK_AHEAD = "gateway.database_clock_ahead"
 FOREIGN_CLUSTER = "gateway.foreign_cluster"
-PROBES_FAILED = "gateway.probes_failed"
+CLIENT_STUCK = "gateway.client_stuck"
 
 _KEPT = 201
 
@@ -157,7 +157,7 @@ _GROUPS: tuple[_Rules, ...] = (
     _restart("the producer is in a wrong state", "_STATE", "_READ_ONLY"),
     _restart("the client library lacks a system resource", "_CRIT_SYS_RESOURCE", "_FS"),
     _restart("the gateway may not produce idempotently", "CLUSTER_AUTHORIZATION_FAILED"),
-    _restart("no probe has succeeded for 30 s: the client may never reconnect", PROBES_FAILED),
+    _restart("no probe has succeeded for 30 s, or a call of the client does not return", CLIENT_STUCK),
     # a restart does not help: the broker or its settings must be changed
     _stop("the broker is too old", "UNSUPPORTED_VERSION", "_UNSUPPORTED_FEATURE"),
     _stop("the broker does not take acks=all", "INVALID_REQUIRED_ACKS"),
@@ -190,7 +190,7 @@ def rule_for(failure: Failure) -> Rule:
 
 # Errors of the client, not of a record, that require an action. librdkafka recovers from the others by itself, such as
 # a broken connection to one of several brokers.
-_OF_THE_CLIENT = frozenset({"_ALL_BROKERS_DOWN", "_AUTHENTICATION", "_FATAL", "_CRIT_SYS_RESOURCE"})
+_OF_THE_CLIENT = frozenset({"_ALL_BROKERS_DOWN", "_AUTHENTICATION", "_FATAL", "_CRIT_SYS_RESOURCE", CLIENT_STUCK})
 
 
 def client_rule_for(failure: Failure) -> Rule | None:

@@ -210,6 +210,7 @@ class FallbackFile:
 
         Returns these rows, and the time at which the oldest waiting row was stored.
         """
+        last_id = first_id + count - 1
         with self._transaction():
             ids = [row[0] for row in self._db.execute(sql.REFUSED, (0, count))]
             returned = [
@@ -217,8 +218,8 @@ class FallbackFile:
                 for number, row_id in enumerate(ids)
                 for row in self._db.execute(sql.WAIT_AGAIN, (first_id + number, row_id)).fetchall()
             ]
-            self._db.execute(sql.SET_LAST_ID, (first_id + count,))
-        self._has_changed(replace(self._count, last_id=max(self._count.last_id, first_id + count)))
+            self._db.execute(sql.SET_LAST_ID, (last_id,))
+        self._has_changed(replace(self._count, last_id=max(self._count.last_id, last_id)))
         return returned, self._oldest_kept_at()
 
     def give_up(self, reason: str, ids: Collection[int] | None) -> tuple[list[Changed], int]:

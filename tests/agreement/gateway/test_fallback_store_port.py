@@ -202,6 +202,19 @@ def test_refused_records_wait_again_behind_the_others(world):
     assert run(world.store(), lambda store: store.oldest(10))[-1].id == new_id
 
 
+def test_record_after_those_that_waited_again_is_found(world):
+    async def scenario(store):
+        [first] = await filled(store, 1)
+        await store.ack([], {first: "no"})
+        await store.retry_refused()
+        await store.ack([row.id for row in await store.oldest(10)], {})
+        assert await store.oldest(10) == []
+        await store.put(record(9, "new"), "why", False)
+        return [row.record.event_id for row in await store.oldest(10)]
+
+    assert run(world.store(), scenario) == ["new"]
+
+
 def test_records_set_aside_can_be_given_up_with_a_reason_that_is_kept(world):
     async def scenario(store):
         first, second, third = await filled(store)

@@ -1,6 +1,9 @@
 """The drain over fakes: a record that must wait delays no other keys, and is not overtaken."""
 
 import asyncio
+import itertools
+
+import pytest
 
 from include.gateway import drain as drain_module
 from include.gateway.ports import Failure
@@ -87,6 +90,36 @@ def test_long_backlog_of_a_partition_that_is_out_is_passed_over_in_steps(monkeyp
     assert len(midway) > 3
     assert gateway.producer.event_ids() == ["other"]
     assert gateway.store.backlog().waiting == 60
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["all", "one of several partitions"])
+def test_partition_that_is_back_does_not_wait_for_the_end_of_a_backlog_that_grows_faster(monkeypatch, is_open):
+    monkeypatch.setattr(drain_module, "_MAX_PASSED_OVER", 10)
+
+    async def scenario():
+        gateway = await with_backlog(60, 1)
+        gateway.producer.topics = {"board": 4}
+        await gateway.producer.cluster_id(1)
+        gateway.producer.refuses = lambda r: Failure("_MSG_TIMED_OUT", "its leader is gone")
+        if is_open:
+            gateway.services.circuit.open("test")
+        await tended_until(gateway, lambda: gateway.services.circuit.partitions_out)
+        await tended_until(gateway, lambda: gateway.services.drain.is_midway)
+        gateway.producer.refuses = lambda r: None
+        number, opened = itertools.count(60), gateway.services.circuit.partition_openings
+        async with asyncio.timeout(10):
+            while not gateway.producer.records:
+                for _ in range(12):
+                    await gateway.store.put(record(1, str(next(number))), "test", may_be_in_kafka=False)
+                await gateway.services.drain.tend()
+                await asyncio.sleep(0.01)
+        assert gateway.services.circuit.partition_openings == opened
+        await tended_until(gateway, lambda: gateway.store.backlog().waiting == 0)
+        return gateway.producer.event_ids(), gateway.services.circuit.is_open, next(number)
+
+    sent, is_still_open, count = asyncio.run(scenario())
+    assert sent == [str(number) for number in range(count)]
+    assert not is_still_open
 
 
 def test_probe_never_overtakes_a_record_of_its_key():
