@@ -185,7 +185,7 @@ class Drain:
             self._watch_client()
 
     def _watch_client(self) -> None:
-        """Have the producer replaced after 30 s without an acknowledgement while no broker answers or none is asked."""
+        """Have the producer replaced after 30 s of an outage without an acknowledgement."""
         now_s, acknowledged = self._monotonic(), self._counters.acknowledged
         is_failing = self._circuit.is_open or not self._has_answered
         if not is_failing or acknowledged != self._acknowledged:

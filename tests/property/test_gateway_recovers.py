@@ -103,7 +103,7 @@ class World:
 
 @pytest.mark.timeout(600)
 @given(steps=st.lists(STEPS, max_size=25))
-@examples(40, 2000)
+@examples(40, 300)
 def test_all_that_was_accepted_reaches_kafka_in_order_within_a_minute_of_a_broker_that_answers(monkeypatch, steps):
     monkeypatch.setattr(drain_module, "_MAX_PASSED_OVER", PASSED_OVER)
 
