@@ -3,15 +3,14 @@
 import asyncio
 import logging
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from types import MappingProxyType
-from typing import cast
+from typing import Any, cast
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message
 from confluent_kafka import Producer as LibrdkafkaProducer
@@ -22,6 +21,7 @@ from include.contracts.topics import MAX_MESSAGE_BYTES, PYTHON_PRODUCER_SETTINGS
 from include.gateway.ports import Failure, OnAppend, Record
 from include.gateway.supervision import CLIENT_STUCK, CLOSED, DEADLINE, RECORD_TOO_LARGE, rule_for
 from include.kafka.access import client_log, client_settings
+from include.kafka.calls import GRACE_S, Result, in_daemon_thread
 from include.runtime.kafka_connection import KafkaConnection
 
 log = logging.getLogger(__name__)
@@ -34,8 +34,7 @@ _LINGER_MS = 1
 _POLL_S = 0.001  # while records are in flight
 _IDLE_POLL_S = 0.1  # otherwise, for errors of the client
 _CLUSTER_CHANGED = "CLUSTERID"
-_GRACE_S = 5.0  # beyond the timeout of a call, until it counts as one that does not return
-_MAX_STUCK = 20  # threads with calls that do not return; each keeps a client and its threads
+_MAX_STUCK = 20  # calls that do not return; each keeps a client and its threads
 _PURGE_S = 1.0  # timeout for the reports of purged records
 _BATCH_BYTES = 128 * 1024  # far below max.message.bytes: a broker refuses a batch that exceeds it as a whole
 _BUFFER_KIB = 64 * 1024  # limit of the client's queue; beyond it records go to the fallback store
@@ -120,8 +119,8 @@ class KafkaProducer:
         self._producer: LibrdkafkaProducer | None = None
         self._alone: LibrdkafkaProducer | None = None  # the second client, made when it is needed first
         self._has_alone_failed = False
-        self._asking: threading.Thread | None = None  # of the call in progress
-        self._threads: list[threading.Thread] = []
+        self._asked: Future[ClusterMetadata] | None = None  # the last call for metadata
+        self._calls: list[Future[Any]] = []  # those that may not have returned
         self._repeated: dict[tuple[str, bytes | None], _Repeated] = {}
         self._retired: list[LibrdkafkaProducer] = []
         self._in_flight: deque[tuple[float, Delivery, Record]] = deque()
@@ -184,10 +183,10 @@ class KafkaProducer:
         """See ports.Producer.restart."""
         if self._producer is None or generation != self._generation:
             return False
-        if len(stuck := [one for one in self._threads if one.is_alive()]) >= _MAX_STUCK:
-            log.critical("the client is not replaced: %d calls of former ones have not returned", len(stuck))
+        if (stuck := sum(not call.done() for call in self._calls)) >= _MAX_STUCK:
+            log.critical("the client is not replaced: %d calls of former ones have not returned", stuck)
             return False
-        self._asking = None
+        self._asked = None
         retired, self._generation = self._producer, self._generation + 1
         self._producer = self._new_producer(self._generation)
         _purge(retired)
@@ -197,16 +196,17 @@ class KafkaProducer:
 
     async def cluster_id(self, timeout_s: float) -> str | None:
         """See ports.Producer.cluster_id."""
-        if self._producer is None or (self._asking is not None and self._asking.is_alive()):
+        if self._producer is None or (self._asked is not None and not self._asked.done()):
             return None  # the former call has not returned: one at a time
         try:
-            async with asyncio.timeout(timeout_s + _GRACE_S):
-                metadata = await self._in_thread(partial(self._producer.list_topics, timeout=timeout_s))
+            self._asked = self._call("metadata", partial(self._producer.list_topics, timeout=timeout_s))
+            async with asyncio.timeout(timeout_s + GRACE_S):
+                metadata = await asyncio.wrap_future(self._asked)
         except KafkaException as exc:
             log.debug("broker not reachable: %s", exc.args[0].name())
             return None
         except TimeoutError:
-            log.error("the client did not return within %g s, but should after %g s", timeout_s + _GRACE_S, timeout_s)
+            log.error("the client did not return within %g s, but should after %g s", timeout_s + GRACE_S, timeout_s)
             self._on_failure(Failure(CLIENT_STUCK, "a call does not return", generation=self._generation))
             return None
         self._partitions = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
@@ -226,30 +226,6 @@ class KafkaProducer:
         if self._poller is not None:
             self._poller.cancel()
         self._fail_in_flight(Failure(CLOSED, "the producer was closed", generation=self._generation))
-
-    def _in_thread(self, call: Callable[[], ClusterMetadata]) -> asyncio.Future[ClusterMetadata]:
-        """Make a blocking call in a thread of its own. One that never returns holds up neither others nor the exit."""
-        answer: asyncio.Future[ClusterMetadata] = self._loop.create_future()
-
-        def settle(found: ClusterMetadata | None, error: BaseException | None) -> None:
-            if answer.done():
-                return
-            if error is not None:
-                answer.set_exception(error)
-            elif found is not None:
-                answer.set_result(found)
-
-        def run() -> None:
-            found, error = None, None
-            try:
-                found = call()
-            except BaseException as exc:  # noqa: BLE001 - raised again by the future
-                error = exc
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(settle, found, error)
-
-        self._asking = self._begin("metadata", run)
-        return answer
 
     async def _drained(self, timeout_s: float) -> bool:
         deadline = self._loop.time() + timeout_s
@@ -300,22 +276,16 @@ class KafkaProducer:
 
         The end of a client waits for its threads, such as one that resolves a name, so it is in a thread of its own.
         """
-        kept, ended = list[LibrdkafkaProducer](), list[LibrdkafkaProducer]()
-        while self._retired:
-            retired = self._retired.pop()
-            has_more = self._serve(retired, _RETIRED) != 0 or len(retired) != 0
-            (kept if has_more else ended).append(retired)
-            del retired
-        self._retired = kept[::-1]
+        ended = [one for one in self._retired if self._serve(one, _RETIRED) == 0 and len(one) == 0]
+        self._retired = [one for one in self._retired if one not in ended]
         if ended:
-            self._begin("end-producer", ended.clear)
+            self._call("end-producer", ended.clear)
 
-    def _begin(self, name: str, run: Callable[[], None]) -> threading.Thread:
-        """Begin a thread that may never end; it holds up neither the loop nor the exit of the process."""
-        thread = threading.Thread(target=run, name=name, daemon=True)
-        thread.start()
-        self._threads = [thread, *(one for one in self._threads if one.is_alive())]
-        return thread
+    def _call(self, name: str, call: Callable[[], Result]) -> Future[Result]:
+        """Make a call of a client that may never return."""
+        answer = in_daemon_thread(name, call)
+        self._calls = [answer, *(one for one in self._calls if not one.done())]
+        return answer
 
     def _serve(self, producer: LibrdkafkaProducer, generation: int) -> int:
         try:

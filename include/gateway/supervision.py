@@ -157,7 +157,7 @@ _GROUPS: tuple[_Rules, ...] = (
     _restart("the producer is in a wrong state", "_STATE", "_READ_ONLY"),
     _restart("the client library lacks a system resource", "_CRIT_SYS_RESOURCE", "_FS"),
     _restart("the gateway may not produce idempotently", "CLUSTER_AUTHORIZATION_FAILED"),
-    _restart("no probe has succeeded for 30 s, or a call of the client does not return", CLIENT_STUCK),
+    _restart("probes fail for long, or a call of the client does not return", CLIENT_STUCK),
     # a restart does not help: the broker or its settings must be changed
     _stop("the broker is too old", "UNSUPPORTED_VERSION", "_UNSUPPORTED_FEATURE"),
     _stop("the broker does not take acks=all", "INVALID_REQUIRED_ACKS"),

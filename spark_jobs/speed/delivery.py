@@ -25,6 +25,7 @@ from include.contracts.errors import BrokerUnavailable, ConfigurationError, Driv
 from include.contracts.offsets import OffsetRange
 from include.contracts.topics import TRANSACTION_S, TRANSACTION_SETTINGS
 from include.kafka.access import broker_error, client_settings, delivery_name
+from include.kafka.calls import GRACE_S, in_daemon_thread
 from include.kafka.committed import Committed, committed_by_group, committed_of, to_commit
 from include.runtime.failpoints import failpoint
 from include.runtime.kafka_connection import KafkaConnection
@@ -36,7 +37,6 @@ log = logging.getLogger(__name__)
 CALL_S = 30.0  # for an answer of the coordinator
 RENEWAL_S = 12 * 3600.0  # Kafka forgets offsets that were committed 7 days ago
 CLOSE_S = 10.0  # for a transaction that is open when the driver stops
-_GRACE_S = 5.0
 
 
 class DeliveryInDoubt(Retryable):
@@ -226,21 +226,12 @@ class ExactlyOnce(Delivery):
 
         `send_offsets_to_transaction` of librdkafka 2.16.0 looks at its time-out only when an answer arrives.
         """
-        raised: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                call()
-            except BaseException as exc:  # noqa: BLE001  # raised again by the caller's thread
-                raised.append(exc)
-
-        thread = threading.Thread(target=run, name="transaction", daemon=True)
-        thread.start()
-        thread.join(seconds + _GRACE_S)
-        if thread.is_alive():
-            raise DeliveryInDoubt("the client does not return", transactional_id=self._name, after_s=seconds + _GRACE_S)
-        if raised:
-            raise raised[0]
+        answer = in_daemon_thread("transaction", call)
+        try:
+            answer.result(seconds + GRACE_S)
+        except TimeoutError as exc:
+            after_s = seconds + GRACE_S
+            raise DeliveryInDoubt("the client does not return", transactional_id=self._name, after_s=after_s) from exc
 
     def _error(self, exc: KafkaException) -> PipelineError:
         error: KafkaError = exc.args[0]

@@ -329,7 +329,7 @@ def test_a_driver_that_stops_waits_for_its_transaction(connection, log, monkeypa
 def test_a_client_that_does_not_return_ends_in_doubt(connection, log, monkeypatch):
     mine, _ = opened(connection, log)
     monkeypatch.setattr(delivery, "CALL_S", 0.1)
-    monkeypatch.setattr(delivery, "_GRACE_S", 0.1)
+    monkeypatch.setattr(delivery, "GRACE_S", 0.1)
     released = threading.Event()
     real = mine._producer
 

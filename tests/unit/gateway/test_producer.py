@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from types import SimpleNamespace
 
 import confluent_kafka
 import pytest
@@ -60,7 +61,7 @@ def test_client_whose_call_never_returns_is_replaced_and_holds_up_nothing(monkey
             returns.wait()
 
     monkeypatch.setattr(kafka_producer, "LibrdkafkaProducer", Stuck)
-    monkeypatch.setattr(kafka_producer, "_GRACE_S", 0.1)
+    monkeypatch.setattr(kafka_producer, "GRACE_S", 0.1)
     monkeypatch.setattr(kafka_producer, "_MAX_STUCK", 10)
     failures = []
 
@@ -87,6 +88,24 @@ def test_client_whose_call_never_returns_is_replaced_and_holds_up_nothing(monkey
     assert stuck == list(range(10))
     assert "the client did not return within 0.11 s, but should after 0.01 s" in caplog.text
     assert "the client is not replaced: 10 calls of former ones have not returned" in caplog.text
+
+
+def test_each_of_many_calls_in_succession_is_answered(monkeypatch):
+    class Quick(LibrdkafkaProducer):
+        def list_topics(self, *args, **kwargs):
+            return SimpleNamespace(topics={}, cluster_id="own")
+
+    monkeypatch.setattr(kafka_producer, "LibrdkafkaProducer", Quick)
+
+    async def scenario():
+        producer = KafkaProducer(KafkaConnection("127.0.0.1:9"), 1.0)
+        producer.start(lambda failure: None)
+        try:
+            return {await producer.cluster_id(10) for _ in range(1000)}
+        finally:
+            await producer.close(0)
+
+    assert asyncio.run(scenario()) == {"own"}
 
 
 def test_meaning_of_blocking_was_looked_up_for_the_clients_version():
