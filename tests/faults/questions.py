@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
-from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from include.archive.catalogue import ArchiveBusy, ArchiveStore
@@ -62,6 +61,7 @@ from tests.support.oracle import day_of
 from tests.support.pipeline import rows, with_topics
 from tests.support.questions import before_question
 from tests.support.records import value_of
+from tests.support.sending import Sender
 from tests.support.spark import opened_session
 from tests.support.topic_log import TopicLog
 
@@ -207,7 +207,7 @@ class World:
         self.pipeline = settings.pipeline
         self.day = Day.of(SystemClock().now(), settings.timezone).before(4)
         self._chance = random.Random(seed)
-        self._producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
+        self._sender = Sender(settings.kafka.bootstrap_servers)
         self._reader = TopicReader(settings.kafka.bootstrap_servers, settings.kafka.partitions)
         self._log = Log(self.pipeline)
         self._days = DayReader(settings)
@@ -263,12 +263,12 @@ class World:
         value = None
         if fields is not None:
             value = json.dumps({**value_of(topic, key, number, at), **fields}, ensure_ascii=False).encode()
-        self._producer.produce(
+        self._sender.send(
             topic.name, value, str(key).encode(), partition=key % _QUIET if partition is None else partition,
             timestamp=epoch_ms(timestamp or self.day.start + dt.timedelta(hours=2)),
             headers=[(EVENT_ID, f"e{number}".encode()), (ACCEPTED_AT, at.encode())],
         )  # fmt: skip
-        assert self._producer.flush(30) == 0
+        self._sender.finish()
 
     def lose_records(self) -> None:
         """Retention removes records that the stream has not taken; one that came after them is left."""

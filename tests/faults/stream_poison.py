@@ -3,14 +3,13 @@
 import json
 from typing import Any
 
-from confluent_kafka import Message, Producer
-
 from include.runtime.settings import Settings
 from tests.faults.stream_bulk import new_id
 from tests.faults.stream_topics import Place
 from tests.servers import wait_until
 from tests.support.pipeline import produce, rows
 from tests.support.records import value_of
+from tests.support.sending import Sender
 
 _OTHERS = 5
 _PENDING_S = 180.0
@@ -67,13 +66,11 @@ class Poison:
         return {column.output: values[column.side][column.source] for column in self._pipeline.columns}
 
     def _sent(self, topic: str, key: int, value: dict[str, Any]) -> Place:
-        found: list[Message] = []
-        producer = Producer({"bootstrap.servers": self._settings.kafka.bootstrap_servers})
+        sender = Sender(self._settings.kafka.bootstrap_servers)
         source = {self._pipeline.stream.source_header: f"{self._pipeline.stream.name}/9/9"}
-        producer.produce(topic, json.dumps(value), str(key), headers=source,
-                         on_delivery=lambda error, message: None if error else found.append(message))  # fmt: skip
-        assert producer.flush(30) == 0
-        partition, offset = found[0].partition(), found[0].offset()
+        sender.send(topic, json.dumps(value), str(key), headers=source)
+        (found,) = sender.finish()
+        partition, offset = found.partition(), found.offset()
         assert partition is not None
         assert offset is not None
         return Place(topic, partition, offset)

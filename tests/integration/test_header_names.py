@@ -3,7 +3,6 @@
 from contextlib import closing
 
 import pytest
-from confluent_kafka import Producer
 
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.contracts.versions import headers_of, record_time
@@ -16,6 +15,7 @@ from spark_jobs.decoding.reference import TableRow, read_record
 from spark_jobs.speed.join_tasks import JoinTask, Output, grouped, run_tasks
 from tests.fakes.events import board
 from tests.support.header_names import send_with_header_name
+from tests.support.sending import sending
 from tests.support.spark import encoded
 from tests.support.topic_log import TopicLog
 
@@ -26,9 +26,8 @@ NAME = b"\xff\xfe\x80"
 @pytest.fixture
 def connection(kafka):
     TopicLog(kafka.bootstrap_servers).make(TOPIC, 1)
-    plain = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    plain.produce(TOPIC, encoded(board(1, 5)), "1", headers={"event-id": "e1"})
-    assert plain.flush(30) == 0
+    with sending(kafka.bootstrap_servers) as sender:
+        sender.send(TOPIC, encoded(board(1, 5)), "1", headers={"event-id": "e1"})
     send_with_header_name(kafka.bootstrap_servers, TOPIC, b"2", encoded(board(2, 5)), NAME)
     send_with_header_name(kafka.bootstrap_servers, TOPIC, b"3", None, NAME)
     return KafkaConnection(kafka.bootstrap_servers)

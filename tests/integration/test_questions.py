@@ -12,7 +12,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from include.archive.catalogue import ArchiveStore, Batch
 from include.contracts.clock import SystemClock, epoch_ms
@@ -36,6 +35,7 @@ from tests.fakes.events import member
 from tests.support.broker import make_pipeline_topics, remove_topics
 from tests.support.pipeline import migrated, produce, rows
 from tests.support.questions import before_question
+from tests.support.sending import Sender
 from tests.support.serving import opened_store, row, serve
 from tests.support.topic_log import TopicLog, taken_lease
 
@@ -56,7 +56,7 @@ class World:
         self.ledger = OffsetLedger(settings.database)
         self.of_driver = OffsetLedger(settings.database)  # of another process
         self.quiet = 0  # the partition of the next event
-        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        self._sender = Sender(kafka.bootstrap_servers)
 
     def begin(self):
         """Make the topics anew."""
@@ -66,7 +66,7 @@ class World:
             for partition in range(PARTITIONS):
                 self.produce(topic, partition, LONG_AGO, 3)
             self.produce(topic, 0, LATER)
-        assert self._producer.flush(30) == 0
+        self._sender.finish()
 
     def go_on(self, number):
         """Take a partition that is quiet, and empty the tables."""
@@ -75,12 +75,12 @@ class World:
 
     def produce(self, topic, partition, at, count=1):
         for _ in range(count):
-            self._producer.produce(topic, b"{}", b"1", partition, timestamp=epoch_ms(at))
+            self._sender.send(topic, b"{}", b"1", partition, timestamp=epoch_ms(at))
 
     def send(self, topic, at=None, count=1):
         """Send records to the quiet partition, of now unless a time is given."""
         self.produce(topic, self.quiet, at or SystemClock().now(), count)
-        assert self._producer.flush(30) == 0
+        self._sender.finish()
 
     def ends(self, topic):
         return self.admin.ends(topic)

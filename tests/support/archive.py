@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from include.archive.catalogue import ArchiveStore
@@ -25,6 +24,7 @@ from spark_jobs.connectors.archive_files import ArchiveFolder
 from tests.fakes.events import board, member
 from tests.support.broker import CREATE_TIME, remove_topics, set_timestamps
 from tests.support.pipeline import with_topics
+from tests.support.sending import sending
 from tests.support.topic_log import TopicLog
 
 STREAM, TABLE, OUTPUT = PIPELINE.stream.name, PIPELINE.table.name, PIPELINE.output.name
@@ -108,15 +108,11 @@ class Archive:
         They are sent at `created`, and a version that is later is of that time. By default they are sent at noon, or
         at their version if that is later and past.
         """
-        failed: list[object] = []
-        producer = Producer({"bootstrap.servers": self.log.bootstrap_servers, "partitioner": "murmur2_random"})
-        for topic, key, value, *more in records:
-            value, sent_at = self._timed(topic, value, created)
-            data = json.dumps(value, ensure_ascii=False).encode() if isinstance(value, dict) else value
-            producer.produce(topic, data, str(key), headers=more[0] if more else [], timestamp=epoch_ms(sent_at),
-                             on_delivery=lambda error, _: failed.append(error) if error else None)  # fmt: skip
-        assert producer.flush(30) == 0
-        assert failed == []
+        with sending(self.log.bootstrap_servers) as sender:
+            for topic, key, value, *more in records:
+                value, sent_at = self._timed(topic, value, created)
+                data = json.dumps(value, ensure_ascii=False).encode() if isinstance(value, dict) else value
+                sender.send(topic, data, str(key), headers=more[0] if more else [], timestamp=epoch_ms(sent_at))
 
     def _timed(self, topic: str, value, created: dt.datetime | None):
         """The value, and when it is sent."""

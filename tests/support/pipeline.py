@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 import psycopg2
-from confluent_kafka import Producer
 
 from include.contracts.definition import SITE_NAME
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
@@ -20,6 +19,7 @@ from stack.layout import Layout
 from tests.servers import KafkaServer, PostgresTestServer
 from tests.support.broker import make_pipeline_topics
 from tests.support.database import database_environment
+from tests.support.sending import sending
 
 ROOT = Path(__file__).resolve().parents[2]
 _MIGRATED = "migrated_"  # and the pipeline: the database of each server that those of its tests are copies of
@@ -112,16 +112,12 @@ def produce(
 
     Each record has an event id of its own, unless `headers` has one.
     """
-    failed: list[object] = []
-    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers, "partitioner": "murmur2_random"})
-    for number, (topic, key, value) in enumerate(records):
-        encoded = json.dumps(value, ensure_ascii=False).encode() if isinstance(value, dict) else value
-        sent = {EVENT_ID: f"{id(records)}-{number}", **({ACCEPTED_AT: accepted_at} if accepted_at else {}), **headers}
-        producer.produce(
-            topic, encoded, str(key), headers=list(sent.items()), on_delivery=lambda e, _: failed.append(e) if e else 0
-        )
-    assert producer.flush(30) == 0
-    assert not failed
+    accepted = {ACCEPTED_AT: accepted_at} if accepted_at else {}
+    with sending(settings.kafka.bootstrap_servers) as sender:
+        for number, (topic, key, value) in enumerate(records):
+            encoded = json.dumps(value, ensure_ascii=False).encode() if isinstance(value, dict) else value
+            sent = {EVENT_ID: f"{id(records)}-{number}", **accepted, **headers}
+            sender.send(topic, encoded, str(key), headers=list(sent.items()))
 
 
 def run_module(

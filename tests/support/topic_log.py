@@ -1,6 +1,6 @@
 """Topics on a real broker that a test deletes and creates again, extends, or truncates at the front."""
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from include.contracts.errors import BrokerUnavailable, ContractMismatch, PipelineError
@@ -11,6 +11,7 @@ from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 from include.runtime.settings import KafkaSettings, Settings
 from tests.servers import wait_until
+from tests.support.sending import sending
 
 
 class TopicLog:
@@ -69,13 +70,9 @@ class TopicLog:
         assert admin.delete_records([place])[place].result(30).low_watermark == offset
 
     def send(self, topic, partition, count):
-        failed = []
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "acks": "all"})
-        for number in range(count):
-            producer.produce(topic, f"{partition}-{number}", partition=partition,
-                             on_delivery=lambda error, _: failed.append(error) if error else None)  # fmt: skip
-        assert producer.flush(30) == 0
-        assert failed == []
+        with sending(self.bootstrap_servers) as sender:
+            for number in range(count):
+                sender.send(topic, f"{partition}-{number}", partition=partition)
 
 
 def taken_lease(settings: Settings) -> DriverLease:

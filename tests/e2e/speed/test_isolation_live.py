@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from confluent_kafka import Producer
 
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.database.offset_ledger import OffsetLedger
@@ -14,6 +13,7 @@ from tests.fakes.events import board, member
 from tests.faults.stream_driver import Driver
 from tests.servers import wait_until
 from tests.support.pipeline import environment, rows, with_topics
+from tests.support.sending import Sender
 
 KNOWN, STRANGER = 7, 8
 MADE_FROM = {"board-at": "board/9/9"}  # only on board-detail it means something
@@ -34,17 +34,11 @@ class Topics:
 
     def send(self, records):
         """(topic, key, value) records; returns where each is."""
-        placed = []
-
-        def delivered(error, message):
-            placed.append((error, message.topic(), 0, message.offset()))
-
-        producer = Producer({"bootstrap.servers": self._settings.kafka.bootstrap_servers})
+        sender, placed = Sender(self._settings.kafka.bootstrap_servers), []
         for topic, key, value in records:
-            producer.produce(topic, json.dumps(value), str(key), partition=0, headers=MADE_FROM, on_delivery=delivered)
-            assert producer.flush(30) == 0
-        assert all(error is None for error, *_ in placed)
-        return ["/".join(map(str, place)) for _, *place in placed]
+            sender.send(topic, json.dumps(value), str(key), partition=0, headers=MADE_FROM)
+            placed += sender.finish()
+        return [f"{each.topic()}/0/{each.offset()}" for each in placed]
 
 
 @pytest.mark.timeout(900)

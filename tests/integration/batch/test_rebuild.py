@@ -24,6 +24,7 @@ from spark_jobs.connectors.splits import FileSplit, TopicSplit, read_split
 from tests.fakes.events import board, member
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, produce, rows
+from tests.support.sending import sending
 from tests.support.topic_log import TopicLog
 
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
@@ -51,10 +52,9 @@ def sources(settings):
 
 def detail(settings, partition, offset, copies):
     """Records of the output topic that were made from this board record."""
-    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
-    for _ in range(copies):
-        producer.produce("board-detail", b"{}", b"1", partition=0, headers={"board-at": f"board/{partition}/{offset}"})
-    assert producer.flush(30) == 0
+    with sending(settings.kafka.bootstrap_servers) as sender:
+        for _ in range(copies):
+            sender.send("board-detail", b"{}", b"1", partition=0, headers={"board-at": f"board/{partition}/{offset}"})
 
 
 def place(settings, board_id):

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 import pytest
-from confluent_kafka import Producer
 
 from include.contracts.errors import BrokerUnavailable
 from include.kafka import reader
@@ -15,6 +14,7 @@ from include.runtime.kafka_connection import KafkaConnection
 from spark_jobs.connectors import splits
 from spark_jobs.connectors.splits import ROWS, TopicSplit, read_topic
 from tests.support.freezing import freeze
+from tests.support.sending import sending
 from tests.support.topic_log import TopicLog
 
 TOPIC = "split"
@@ -26,10 +26,9 @@ def topic(kafka):
 
 
 def send(kafka, *values, partition=1):
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for value in values:
-        producer.produce(TOPIC, value, partition=partition)
-    assert producer.flush(30) == 0
+    with sending(kafka.bootstrap_servers) as sender:
+        for value in values:
+            sender.send(TOPIC, value, partition=partition)
 
 
 def read(kafka, count, partition=1):

@@ -6,7 +6,7 @@ import datetime as dt
 import itertools
 
 import pytest
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from include.contracts.clock import SystemClock, epoch_ms
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
@@ -22,6 +22,7 @@ from include.kafka.offsets import OffsetReader
 from include.runtime.kafka_connection import KafkaConnection
 from tests.fakes.events import board
 from tests.support.broker import CREATE_TIME, PARTITIONS, Broker, set_timestamps
+from tests.support.sending import sending
 from tests.support.stores import store_in
 
 DAY_S, YEAR_S = 86_400.0, 365 * 86_400.0
@@ -157,14 +158,10 @@ def test_events_of_a_wrong_moment_that_waited_hold_up_no_other(broker, tmp_path,
 @pytest.mark.parametrize("topic", TOPICS)
 def test_the_clock_of_no_producer_decides_whether_kafka_takes_a_record_and_until_when_it_is_there(broker, topic):
     """The join's producers send their machine's time with each record of the output topic."""
-    producer, failed = Producer({"bootstrap.servers": broker.bootstrap_servers}), []
     now = SystemClock().now()
-    for jump_s in JUMPS_S:
-        at_ms = epoch_ms(now + dt.timedelta(seconds=jump_s))
-        producer.produce(topic, b"{}", f"clock {jump_s}", timestamp=at_ms,
-                         on_delivery=lambda error, _: failed.append(error) if error else None)  # fmt: skip
-    assert producer.flush(30) == 0
-    assert failed == []
+    with sending(broker.bootstrap_servers) as sender:
+        for jump_s in JUMPS_S:
+            sender.send(topic, b"{}", f"clock {jump_s}", timestamp=epoch_ms(now + dt.timedelta(seconds=jump_s)))
     found = [one for one in broker.messages(topic) if one.key().startswith(b"clock ")]
     assert len(found) == len(JUMPS_S)
     for message in found:
@@ -177,11 +174,10 @@ def test_a_record_is_found_from_the_time_on_at_which_it_reached_kafka_whatever_i
     """So a replayed record, or one of a producer whose clock is behind, is behind the start of its day's range."""
     offsets, began = OffsetReader(KafkaConnection(broker.bootstrap_servers)), SystemClock().now()
     before = offsets.ends("board")
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    for partition, jump_s in itertools.product(range(PARTITIONS), JUMPS_S):
-        at_ms = epoch_ms(began + dt.timedelta(seconds=jump_s))
-        producer.produce("board", b"{}", b"1", partition, timestamp=at_ms)
-    assert producer.flush(30) == 0
+    with sending(broker.bootstrap_servers) as sender:
+        for partition, jump_s in itertools.product(range(PARTITIONS), JUMPS_S):
+            at_ms = epoch_ms(began + dt.timedelta(seconds=jump_s))
+            sender.send("board", b"{}", b"1", partition, timestamp=at_ms)
     assert offsets.at("board", began) == before
     assert offsets.at("board", SystemClock().now() + dt.timedelta(seconds=1)) == offsets.ends("board")
     newest = offsets.newest_times_ms("board")

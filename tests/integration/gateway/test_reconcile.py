@@ -10,7 +10,7 @@ import uuid
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from include.contracts.clock import SystemClock, epoch_ms, rfc3339
@@ -35,6 +35,7 @@ from tests.support.database import database_environment, migrated
 from tests.support.gateway_process import GatewayProcess
 from tests.support.http import HTTP
 from tests.support.messages import OTHER_PIPELINE
+from tests.support.sending import sending
 
 DATABASE = "gateway_reconcile"
 FIRST_ID = 7_000_000_000  # ids that no other test's records have: the topics are shared
@@ -164,14 +165,12 @@ def test_row_whose_record_readers_reject_for_its_version_is_produced_again(broke
         made, gone = await rows.create(topic, fields), await rows.create(topic, fields)
         return made, await rows.delete(topic, gone.id)
 
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
     behind = epoch_ms(SystemClock().now() - dt.timedelta(days=1))
     saved = changed(database, scenario)
-    with producers_times(broker.bootstrap_servers, topic.name):
+    with producers_times(broker.bootstrap_servers, topic.name), sending(broker.bootstrap_servers) as sender:
         for each in saved:
             record = row_record(topic, each)
-            producer.produce(record.topic, record.value, record.key, headers=record.headers, timestamp=behind)
-        assert producer.flush(30) == 0
+            sender.send(record.topic, record.value, record.key, headers=record.headers, timestamp=behind)
     found = [(2, 2, 0), (0, 0, 0)]
     assert reconcile() == (found if topic is MEMBER else found[::-1])
     assert reconcile() == NONE
@@ -236,20 +235,19 @@ def test_record_has_the_identity_that_a_retry_of_the_call_gives_it(broker, datab
 
 def test_records_that_are_not_the_tables_are_passed_over(broker, database, reconcile, environment):
     made = changed(database, lambda rows: rows.create(BOARD, BOARD_FIELDS))
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     key = str(made.id).encode()
-    for strange_key, value in (
-        (None, b"{}"),
-        (b"no id", b"{}"),
-        (b"9" * 40, b"{}"),
-        (key, b"no JSON"),
-        (key, b"{}"),
-        (key, b'{"modifiedAt": "2999-01-01T00:00:00"}'),
-        (key, b'{"modifiedAt": 7}'),
-        (key, b'{"modifiedAt": "2001-01-01T00:00:00Z"}'),
-    ):
-        producer.produce("board", value, strange_key, headers=[("event-id", b"strange")])
-    assert producer.flush(30) == 0
+    with sending(broker.bootstrap_servers) as sender:
+        for strange_key, value in (
+            (None, b"{}"),
+            (b"no id", b"{}"),
+            (b"9" * 40, b"{}"),
+            (key, b"no JSON"),
+            (key, b"{}"),
+            (key, b'{"modifiedAt": "2999-01-01T00:00:00"}'),
+            (key, b'{"modifiedAt": 7}'),
+            (key, b'{"modifiedAt": "2001-01-01T00:00:00Z"}'),
+        ):
+            sender.send("board", value, strange_key, headers=[("event-id", b"strange")])
     assert reconcile() == [(0, 0, 0), (1, 1, 0)]
 
 
@@ -381,10 +379,9 @@ def written_back(environment, **scope):
 
 def produce_value(broker, topic, row_id, value):
     """Produce a record that the API did not make of a row."""
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
     headers = [("event-id", b"another's"), ("accepted-at", rfc3339(SystemClock().now()).encode())]
-    producer.produce(topic, value and json.dumps(value).encode(), str(row_id).encode(), headers=headers)
-    assert producer.flush(30) == 0
+    with sending(broker.bootstrap_servers) as sender:
+        sender.send(topic, value and json.dumps(value).encode(), str(row_id).encode(), headers=headers)
 
 
 @pytest.fixture
@@ -555,11 +552,9 @@ def test_lost_boards_are_read_as_far_back_as_kafka_has_them(
     early = SystemClock().now() - dt.timedelta(days=2)
     made = replace(made, modified_at=early, value=made.value | {"modifiedAt": rfc3339(early)})
     record = row_record(BOARD, made)
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     long_ago = epoch_ms(SystemClock().now() - dt.timedelta(days=2))
-    with producers_times(broker.bootstrap_servers, record.topic):
-        producer.produce(record.topic, record.value, record.key, headers=record.headers, timestamp=long_ago)
-        assert producer.flush(30) == 0
+    with producers_times(broker.bootstrap_servers, record.topic), sending(broker.bootstrap_servers) as sender:
+        sender.send(record.topic, record.value, record.key, headers=record.headers, timestamp=long_ago)
     failed_over(("DELETE FROM site.board_document", None))
     with caplog.at_level(logging.WARNING):
         assert written_back(environment | {"KAFKA_RETENTION_DAYS": "1"}) == [(0, 0, 0), (1, 0, 0)]

@@ -7,7 +7,6 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
@@ -19,6 +18,7 @@ from stack.machine import find_java
 from tests.servers import wait_until
 from tests.support.broker import remove_topics
 from tests.support.pipeline import environment, produce, with_topics
+from tests.support.sending import sending
 
 TOPICS = [PIPELINE.stream, PIPELINE.table, PIPELINE.output]
 LOOK = 3
@@ -122,10 +122,10 @@ def test_a_missing_topic_is_a_drift_and_hides_no_other(settings, capsys):
 def test_records_that_another_partitioner_placed_are_a_drift_and_those_of_the_gateways_are_none(settings):
     produce(settings, [("board", key, {}) for key in range(200)])
     assert audit_kafka(settings) == []
-    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})  # librdkafka's default
-    for key in range(20):
-        producer.produce("member", b"{}", str(key))
-    assert producer.flush(30) == 0
+    librdkafkas_default = {"partitioner": "consistent_random"}
+    with sending(settings.kafka.bootstrap_servers, librdkafkas_default) as sender:
+        for key in range(20):
+            sender.send("member", b"{}", str(key))
 
     (finding,) = audit_kafka(settings)
 

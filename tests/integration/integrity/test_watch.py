@@ -7,7 +7,6 @@ import re
 from contextlib import closing
 
 import pytest
-from confluent_kafka import Producer
 
 from include.contracts.clock import SystemClock, rfc3339
 from include.contracts.day import Day
@@ -26,6 +25,7 @@ from tests.support.certifying import STORE
 from tests.support.gateway_process import GatewayProcess
 from tests.support.pipeline import environment, grown_up, migrated, rows, with_topics
 from tests.support.publication import publish
+from tests.support.sending import Sender, sending
 from tests.support.serving import build, opened_store, pending, row, serve
 
 LOOK = 3
@@ -198,10 +198,9 @@ def test_days_that_no_night_took(settings):
     in_topic = today.before(3)  # the stream was down as well
     created = {"createdAt": rfc3339(in_topic.start), "modifiedAt": rfc3339(in_topic.start)}
     timestamp = int(in_topic.start.timestamp() * 1000)
-    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
-    with producers_times(settings.kafka.bootstrap_servers, "board"):
-        producer.produce("board", json.dumps(board(1, 1, **created)).encode(), b"1", 0, timestamp=timestamp)
-        assert producer.flush(30) == 0
+    servers = settings.kafka.bootstrap_servers
+    with producers_times(servers, "board"), sending(servers) as sender:
+        sender.send("board", json.dumps(board(1, 1, **created)).encode(), b"1", 0, timestamp=timestamp)
     expected = {("day_not_certified", str(day)) for day in (today.before(1), in_topic)}
     assert {one for one in watch(by_midnight) if one[0] == "day_not_certified"} == expected
 
@@ -209,12 +208,12 @@ def test_days_that_no_night_took(settings):
 def test_the_archive(settings):
     late = SystemClock().now() - dt.timedelta(days=2)
     offsets = OffsetReader(settings.kafka.connection)
-    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    sender = Sender(settings.kafka.bootstrap_servers)
     with producers_times(settings.kafka.bootstrap_servers, "board"):
-        producer.produce("board", b"{}", b"1", 0, timestamp=int(late.timestamp() * 1000))
-        assert producer.flush(30) == 0
-    producer.produce("board", b"{}", b"1", 0)
-    assert producer.flush(30) == 0
+        sender.send("board", b"{}", b"1", 0, timestamp=int(late.timestamp() * 1000))
+        sender.finish()
+    sender.send("board", b"{}", b"1", 0)
+    sender.finish()
     snapshot = read_snapshot(settings)
     assert snapshot.unarchived == {"board": 1, "member": 0}
     assert ("archive_behind", "board") in watch(settings)

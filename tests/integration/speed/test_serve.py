@@ -8,7 +8,6 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import Producer
 
 from include.contracts import headers as h
 from include.contracts.errors import BrokerUnavailable, LedgerConflict, MissingRange
@@ -24,6 +23,7 @@ from spark_jobs.speed.served_batch import DetailDecoder, live_columns
 from tests.servers import wait_until
 from tests.support.driver import bounded, driver_context
 from tests.support.pipeline import rows, with_topics
+from tests.support.sending import Sender, sending
 from tests.support.serving import NOON, opened_store
 from tests.support.sessions import is_waiting, locked
 from tests.support.topic_log import TopicLog
@@ -73,7 +73,7 @@ def serve(served_by):
 @pytest.fixture
 def send(settings):
     """Return a function that sends (key, value) to the topic, and returns their range."""
-    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    sender = Sender(settings.kafka.bootstrap_servers)
     ends = TopicLog(settings.kafka.bootstrap_servers).offsets.ends
 
     def send(*records):
@@ -82,8 +82,8 @@ def send(settings):
             encoded = json.dumps(value).encode() if isinstance(value, dict) else value
             headers = {h.EVENT_ID: f"e{offset}", h.ACCEPTED_AT: "2026-11-20T03:00:00.000000Z",
                        "board-at": f"board/0/{offset}", "member-at": "member/1/5"}  # fmt: skip
-            producer.produce(TOPIC, encoded, str(key).encode(), 0, headers=headers)
-        assert producer.flush(30) == 0
+            sender.send(TOPIC, encoded, str(key).encode(), 0, headers=headers)
+        sender.finish()
         return OffsetRange(start, ends(TOPIC))
 
     return send
@@ -92,9 +92,8 @@ def send(settings):
 def test_records_of_the_topic_are_decoded_with_their_rejects(settings, send):
     send((1, detail(1)), (2, None), (3, b"{nonsense"))
     without_source = {h.EVENT_ID: "e3", h.ACCEPTED_AT: "2026-11-20T03:00:00.000000Z"}
-    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
-    producer.produce(TOPIC, json.dumps(detail(4)).encode(), b"4", 0, headers=without_source)
-    assert producer.flush(30) == 0
+    with sending(settings.kafka.bootstrap_servers) as sender:
+        sender.send(TOPIC, json.dumps(detail(4)).encode(), b"4", 0, headers=without_source)
     send((5, detail(5, createdAt="9999-12-31T20:00:00.000000Z")))
     with closing(TopicTail(settings.kafka.connection, TOPIC)) as tail:
         tail.begin({0: 0})

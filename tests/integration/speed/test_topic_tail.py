@@ -12,6 +12,7 @@ from include.contracts.errors import BrokerUnavailable
 from include.kafka import reader
 from include.kafka.reader import TopicTail
 from include.runtime.kafka_connection import KafkaConnection
+from tests.support.sending import sending
 from tests.support.topic_log import TopicLog
 
 TOPIC = "tail"
@@ -23,11 +24,10 @@ def log(kafka):
     """A topic of three partitions, one of them with transactions, of which every other one was aborted."""
     made = TopicLog(kafka.bootstrap_servers)
     made.make(TOPIC, 3)
-    plain = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for number in range(TRANSACTIONS * SENT):
-        for partition in (0, 1):
-            plain.produce(TOPIC, str(number), partition=partition)
-    assert plain.flush(30) == 0
+    with sending(kafka.bootstrap_servers) as sender:
+        for number in range(TRANSACTIONS * SENT):
+            for partition in (0, 1):
+                sender.send(TOPIC, str(number), partition=partition)
     with_transactions = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "tail"})
     with_transactions.init_transactions(30)
     for turn in range(TRANSACTIONS):
@@ -88,10 +88,9 @@ def test_the_number_of_records_of_a_batch_follows_their_sizes(kafka, monkeypatch
     monkeypatch.setattr(reader, "BATCH_BYTES", 1_000_000)
     log = TopicLog(kafka.bootstrap_servers)
     log.make("large", 1)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for size in (200_000,) * 60 + (10,) * 300:
-        producer.produce("large", b"x" * size, partition=0)
-    assert producer.flush(30) == 0
+    with sending(kafka.bootstrap_servers) as sender:
+        for size in (200_000,) * 60 + (10,) * 300:
+            sender.send("large", b"x" * size, partition=0)
     with closing(TopicTail(KafkaConnection(kafka.bootstrap_servers), "large")) as tail:
         tail.begin({0: 0})
         first, *rest = ([*map(len, records)] for records in tail.iter_to(log.offsets.ends("large")))
@@ -157,11 +156,11 @@ def test_a_partition_that_does_not_respond_is_no_progress_of_another_one(monkeyp
 def test_a_batch_of_zstd_may_unpack_to_more_than_the_client_takes_by_default(kafka, log):
     size, count = 1 << 20, 110  # 115 MB; the default is 100 MB
     log.make("packed", 1)
-    packing = Producer({"bootstrap.servers": kafka.bootstrap_servers, "compression.type": "zstd", "linger.ms": 60_000,
-                        "message.max.bytes": 200_000_000, "batch.size": 200_000_000})  # fmt: skip
-    for _ in range(count):
-        packing.produce("packed", bytes(size))
-    assert packing.flush(60) == 0
+    packing = {"compression.type": "zstd", "linger.ms": 60_000, "message.max.bytes": 200_000_000,
+               "batch.size": 200_000_000}  # fmt: skip
+    with sending(kafka.bootstrap_servers, packing) as sender:
+        for _ in range(count):
+            sender.send("packed", bytes(size))
     with closing(TopicTail(KafkaConnection(kafka.bootstrap_servers), "packed")) as tail:
         tail.begin({0: 0})
         assert sum(len(record) for records in tail.iter_to({0: count}) for record in records) == size * count

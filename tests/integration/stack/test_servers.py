@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psycopg2
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from include.runtime.kafka_connection import KafkaConnection
@@ -16,14 +16,12 @@ from stack.postgres import from_wheel
 from stack.services import KafkaHealth
 from tests.servers import KafkaServer, PostgresTestServer, wait_until
 from tests.support.broker import remove_topics
+from tests.support.sending import sending
 
 
 def produce(kafka: KafkaServer, topic: str, value: bytes) -> None:
-    errors = []
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": "all"})
-    producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(20) == 0
-    assert errors == [None]
+    with sending(kafka.bootstrap_servers) as sender:
+        sender.send(topic, value)
 
 
 def read_all(kafka: KafkaServer, topic: str, count: int) -> list[bytes]:
