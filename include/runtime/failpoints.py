@@ -47,6 +47,7 @@ STREAM_FAILPOINTS = (
     *STATE_FAILPOINTS,
     *TRANSACTION_FAILPOINTS,
     *TASK_FAILPOINTS,
+    "join.planned",
     "join.before_send",
     "join.after_send",
     "join.before_ledger",

@@ -41,6 +41,7 @@ log = logging.getLogger("stream")
 QUERIES: Mapping[Query, type[StreamQuery]] = {"join": JoinQuery, "serve": ServeQuery}
 
 TICK_S = 1.0
+TOPICS_S = 10.0  # between checks of the topics' ids
 SWITCH_S = 0.001  # of Python's threads: the one that writes waited 5 ms, the default, for each piece of COPY
 LONGEST_SET_BACK_S = 60.0  # a trigger waits for so long; a restart takes as long
 OPENING_S = 600.0  # to start the Spark session
@@ -94,12 +95,17 @@ class Driver:
         self._loop = self._watchdog.pulse(
             "main loop", LONGEST_SILENCE_S, lambda: self._is_starting and self._is_waiting()
         )
+        self._chores: list[Chores] = []
         self._closing: list[Callable[[], object]] = []
 
     def run(self, take_over: bool = False) -> None:
         """Run until the driver is stopped, then close everything. Raises the PipelineError that a query failed with."""
         try:
             self._run(take_over)
+            self._check_chores()
+        except Retryable:
+            self._check_chores()  # a chore's error ends what others wait for
+            raise
         finally:
             self._close()
 
@@ -121,6 +127,8 @@ class Driver:
         checkpoints = folder_of(self._settings.stream.checkpoint_dir, self._lease.driver_id)
         self._closing.append(lambda: shutil.rmtree(checkpoints, ignore_errors=True))
         steps = ClockSteps(SystemClock())  # before any trigger waits by the clock
+        # apart from the other chores: those wait for batches, and a batch may wait for records of a topic that is gone
+        self._start_chores("topics", [query.check_topics for query in self._queries], TOPICS_S)
         self._start_queries(session, checkpoints)
         log.info("queries run: %s; health at port %d", ", ".join(self._names), self._port)
         with lineage_of(self._settings.lineage, *(stream_job(self._settings, name) for name in self._names)):
@@ -193,10 +201,7 @@ class Driver:
         self._monitor.start(started)
 
     def _follow(self, steps: ClockSteps) -> None:
-        pulse = self._watchdog.pulse("chores", LONGEST_CHORE_S, self._is_waiting)
-        chores = Chores([query.tick for query in self._queries], pulse.tick, self._stop)
-        self._closing.append(chores.join)
-        chores.start()
+        self._start_chores("chores", [query.tick for query in self._queries], TICK_S)
         self._is_starting = False
         for number in itertools.count(1):
             if self._stop.wait(TICK_S):
@@ -207,8 +212,18 @@ class Driver:
                 gc.collect()  # Java objects live until then: py4j's references to them are cycles
             for query in self._queries:
                 query.check()
-            chores.check()
             self._monitor.tick()
+
+    def _start_chores(self, name: str, chores: Sequence[Callable[[], object]], round_s: float) -> None:
+        pulse = self._watchdog.pulse(name, LONGEST_CHORE_S, self._is_waiting)
+        started = Chores(name, chores, round_s, pulse.tick, self._stop)
+        self._chores.append(started)
+        self._closing.append(started.join)
+        started.start()
+
+    def _check_chores(self) -> None:
+        for each in self._chores:
+            each.check()
 
     def _close(self) -> None:
         """Close everything that was started, in reverse order."""

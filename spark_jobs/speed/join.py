@@ -58,7 +58,7 @@ from spark_jobs.speed.pending_store import (
 )
 from spark_jobs.speed.positions import delivery_group, refuse_replaced_table
 from spark_jobs.speed.sent_records import Sent, sent_records
-from spark_jobs.speed.stream_query import STEP, DriverContext, StreamQuery
+from spark_jobs.speed.stream_query import RARELY, STEP, DriverContext, StreamQuery
 from spark_jobs.state.segments import Keys
 from spark_jobs.state.table_state import HeldFolder, NotLeading, TableState, WarmTable, unique_keys
 
@@ -171,6 +171,7 @@ class StreamTableJoin:
                 progress.set_progress(left.end)
                 return
             range_ = left
+            failpoint("join.planned")
             self._is_uncommitted = self._delivery.is_exactly_once
             # the records' offsets are fixed; the table is read to its end afterwards, so that no row is missed
             self._refresh()
@@ -513,6 +514,7 @@ class JoinQuery(StreamQuery):
     def __init__(self, context: DriverContext, definition: Definition) -> None:
         super().__init__(context, definition)
         self._timeline = ""
+        self._ticks = 0
         self._ledger_start: Offsets = {}
         self._committed: Committed | None = None
         self._last_delivery: str | None = None
@@ -687,18 +689,20 @@ class JoinQuery(StreamQuery):
         """Advance the ledger if that failed before, and send a page of pending records."""
         self._progress.catch_up()
         self._join.resolve_pending(self._pending.take)
-        super().tick()
+        self._ticks += 1
+        if self._ticks % RARELY == 0:
+            self._join.renew()
+            self._context.store.forget_superseded()
+
+    def check_topics(self) -> None:
+        """See `StreamQuery.check_topics`. Raises TableReplaced if the table's topic was created again."""
+        super().check_topics()
+        self._table.check_topic()
 
     def check(self) -> None:
         """See `StreamQuery.check`. Raises also the error of a batch that Spark counts as done."""
         self._delivery.check()
         super().check()
-
-    def _tick_rarely(self) -> None:
-        self._table.check_topic()
-        self._join.renew()
-        super()._tick_rarely()
-        self._context.store.forget_superseded()
 
     def _refuse_replaced_table(self) -> None:
         database, offset_reader = self._context.settings.database, self._context.offset_reader

@@ -108,7 +108,8 @@ class StreamQuery(ABC):
     """One query of the driver. The driver calls `prepare`, `preload`, `take_position` and `start` in this order.
 
     While the query runs, the main loop calls `check` and the thread of the chores calls `tick`, once a second each.
-    `close` may be called at any time.
+    Another thread calls `check_topics` every ten seconds, once the query has its position. `close` may be called at any
+    time.
     """
 
     name: ClassVar[Query]
@@ -124,7 +125,6 @@ class StreamQuery(ABC):
         self._group = ""
         self._rejected_by_hand: list[tuple[int, int]] = []  # partition and offset
         self._error: PipelineError | None = None  # Spark's exception carries only the text
-        self._ticks = 0
         self._closing = ExitStack()
 
     def prepare(self) -> None:
@@ -170,18 +170,16 @@ class StreamQuery(ABC):
         if not is_active:
             raise QueryFailed(query=self.name, error=self._streaming.exception())
 
-    def tick(self) -> None:
-        """Do the query's periodic work. Raises TopicReplaced if the topic was created again."""
-        self._ticks += 1
-        if self._ticks % RARELY == 0:
-            self._tick_rarely()
+    def tick(self) -> None:  # noqa: B027  *serve* has none
+        """Do the query's periodic work, which may wait for a batch."""
+
+    def check_topics(self) -> None:
+        """Raise TopicReplaced if the topic was created again. Waits for no batch."""
+        refuse_replaced(self._context.offset_reader, self.name, self._topic, self._topic_id)
 
     def close(self) -> None:
         """Stop the streaming query, and close everything that it opened."""
         self._closing.close()
-
-    def _tick_rarely(self) -> None:
-        refuse_replaced(self._context.offset_reader, self.name, self._topic, self._topic_id)
 
     def _retry(self, call: Callable[[], Result]) -> Result:
         return self._context.retry(call, self.name)

@@ -183,10 +183,11 @@ class TableState:
         return changed if are_listed and len(changed) <= LISTED_KEYS else None
 
     def check_topic(self) -> None:
-        """Raise TableReplaced if the topic's id changed since it was loaded."""
+        """Raise TableReplaced if the topic's id changed since it was loaded. Any thread may call it."""
+        loaded_id = self._topic_id
         present_id = self._offset_reader.topic_id(self._topic.name)
-        if present_id != self._topic_id:
-            raise TableReplaced(topic=self._topic.name, was=self._topic_id, present=present_id)
+        if loaded_id not in ("", present_id):
+            raise TableReplaced(topic=self._topic.name, was=loaded_id, present=present_id)
 
     def lookup(self, keys: Keys) -> list[pa.Table]:
         """Return the newest versions of these keys, deleted ones too; `keys` are unique and ascending.

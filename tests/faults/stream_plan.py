@@ -115,6 +115,7 @@ ONCE: tuple[tuple[Effect, str | None], ...] = (
     (Effect.HOST_LOST, "serve.after_copy"),
     (Effect.HOST_LOST, "serve.before_commit"),
     (Effect.OUT_OF_MEMORY, "serve.before_commit"),
+    (Effect.TOPIC_MADE_AGAIN, "join.planned"),
     (Effect.TOPIC_MADE_AGAIN, "join.after_send"),
     (Effect.TOPIC_MADE_AGAIN, "serve.before_commit"),
 )

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from confluent_kafka import KafkaError, Message, Producer
-
 from include.contracts.errors import MISCONFIGURED
 from include.kafka.offsets import OffsetReader
 from include.runtime.settings import Settings
@@ -16,6 +14,7 @@ from tests.faults.stream_driver import Driver
 from tests.faults.stream_topics import Record
 from tests.servers import wait_until
 from tests.support.pipeline import ROOT
+from tests.support.sending import sending
 from tests.support.topic_log import make_again
 
 _DEADLINE_S = 120.0
@@ -48,20 +47,10 @@ class TopicAgain:
 
     def send_again(self, records: Sequence[Record]) -> None:
         """Send the former topic's records as a mirror would: partition, order and headers stay."""
-        failed: list[KafkaError] = []
-
-        def delivered(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                failed.append(error)
-
-        producer = Producer({"bootstrap.servers": self._settings.kafka.bootstrap_servers, "enable.idempotence": True})
-        for record in records:
-            while len(producer) > 10_000:
-                producer.poll(0.1)
-            producer.produce(record.place.topic, record.value, record.key, partition=record.place.partition,
-                             headers=record.sent_headers, on_delivery=delivered)  # fmt: skip
-        assert producer.flush(_DEADLINE_S) == 0
-        assert not failed, failed[:3]
+        with sending(self._settings.kafka.bootstrap_servers, {"enable.idempotence": True}) as sender:
+            for record in records:
+                sender.send(record.place.topic, record.value, record.key, partition=record.place.partition,
+                            headers=record.sent_headers)  # fmt: skip
 
     def repair(self) -> None:
         """Repair the stream as the driver's log says; returns when it continues."""

@@ -107,19 +107,30 @@ def end_process() -> None:
     os._exit(STOPPED)
 
 
-ROUND_S = 1.0
-
-
 class Chores:
-    """Runs the chores in turn, once a second. A Transient ends its chore's turn; other errors end the thread."""
+    """Runs chores in turn, in rounds. A Transient ends its chore's turn; another error ends the thread and the driver.
 
-    def __init__(self, chores: Sequence[Callable[[], object]], tick: Callable[[], None], stop: threading.Event) -> None:
-        """`tick` is called in each round. `stop` ends the thread; chores that wait must check it too."""
+    Such an error sets `stop`, so that it also ends what other threads wait for, maybe because of what it is about.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        chores: Sequence[Callable[[], object]],
+        round_s: float,
+        tick: Callable[[], None],
+        stop: threading.Event,
+    ) -> None:
+        """`round_s` is the time between rounds; `tick` is called in each.
+
+        `stop` ends the thread; chores that wait must check it too.
+        """
         self._chores = chores
+        self._round_s = round_s
         self._tick = tick
         self._stop = stop
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="chores", daemon=True)
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -135,14 +146,15 @@ class Chores:
         self._thread.join(max_wait_s)
 
     def _run(self) -> None:
-        while not self._stop.wait(ROUND_S):
+        while not self._stop.wait(self._round_s):
             self._tick()
             for chore in self._chores:
                 try:
                     chore()
                 except Transient as exc:
                     log.warning("retrying in the next round: %s", exc)
-                except Exception as exc:  # the main loop raises it
+                except Exception as exc:  # the driver raises it
                     log.exception("a chore failed")
                     self._error = exc
+                    self._stop.set()
                     return

@@ -85,11 +85,14 @@ def test_a_process_that_was_stopped_as_a_whole_was_not_silent(watchdog, ends, mo
 
 
 @pytest.fixture
-def stop(monkeypatch):
-    monkeypatch.setattr(module, "ROUND_S", 0.01)
+def stop():
     stop = threading.Event()
     yield stop
     stop.set()
+
+
+def chores(each, stop):
+    return Chores("chores", each, 0.01, lambda: None, stop)
 
 
 def test_a_chore_that_is_tried_again_leaves_the_next_ones_their_turn(stop):
@@ -99,9 +102,7 @@ def test_a_chore_that_is_tried_again_leaves_the_next_ones_their_turn(stop):
         rounds.append("first")
         raise DatabaseUnavailable
 
-    running = Chores(
-        [first, lambda: rounds.append("second"), lambda: len(rounds) > 3 and stop.set()], lambda: None, stop
-    )
+    running = chores([first, lambda: rounds.append("second"), lambda: len(rounds) > 3 and stop.set()], stop)
     running.start()
     assert stop.wait(10)
     running.join()
@@ -109,13 +110,16 @@ def test_a_chore_that_is_tried_again_leaves_the_next_ones_their_turn(stop):
     assert rounds[:4] == ["first", "second"] * 2
 
 
-def test_another_error_ends_the_thread_and_is_raised_by_the_check(stop):
+def test_another_error_ends_the_thread_and_all_waits_and_is_raised_by_the_check(stop):
+    rounds = []
+
     def first():
         raise RecordsRefused
 
-    running = Chores([first, stop.set], lambda: None, stop)
+    running = chores([first, lambda: rounds.append("second")], stop)
     running.start()
+    assert stop.wait(10)
     running.join()
     with pytest.raises(RecordsRefused):
         running.check()
-    assert not stop.is_set()
+    assert rounds == []
