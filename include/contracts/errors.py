@@ -84,6 +84,10 @@ class DriverSuperseded(Retryable):
     """A driver that was started later took over; this one has stopped writing."""
 
 
+class Stopping(Retryable):
+    """The application is stopping; the next driver processes the remaining records."""
+
+
 class DriverFenced(Retryable):
     """Kafka ended the transactions of this driver, because a later one began; this one sends no more."""
 

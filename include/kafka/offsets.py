@@ -38,27 +38,29 @@ class OffsetReader:
         self._admin = AdminClient(client_settings(kafka))
 
     @contextmanager
-    def _asking(self, topic: str, delivery: str = "") -> Iterator[None]:
-        """Raise `broker_error` for an error of the client. The next call has a new client if Kafka did not answer.
+    def _asking(self, topic: str, delivery: str = "") -> Iterator[AdminClient]:
+        """Yield the client, and raise `broker_error` for an error of it.
 
-        A client of librdkafka that lost all brokers, and has nothing to send, may not find them again.
+        The next call has a new client if Kafka did not answer: a client of librdkafka that lost all brokers, and has
+        nothing to send, may not find them again.
         """
+        admin = self._admin  # another thread may replace it
         try:
-            with broker_errors(self._admin, self.kafka, "Describe", topic, delivery):
-                yield
+            with broker_errors(admin, self.kafka, "Describe", topic, delivery):
+                yield admin
         except BrokerUnavailable:
             self._admin = AdminClient(client_settings(self.kafka))
             raise
 
     def cluster_id(self) -> str:
         """Return the id of the cluster."""
-        with self._asking("the cluster"):
-            return str(self._admin.list_topics(timeout=self._timeout_s).cluster_id)
+        with self._asking("the cluster") as admin:
+            return str(admin.list_topics(timeout=self._timeout_s).cluster_id)
 
     def topic_id(self, topic: str) -> str:
         """Return the topic's id. A topic that is deleted and recreated has a new one."""
-        with self._asking(topic):
-            asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_s)
+        with self._asking(topic) as admin:
+            asked = admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_s)
             return str(asked[topic].result().topic_id)
 
     def require_ids(self, topic_ids: Mapping[str, str]) -> None:
@@ -73,8 +75,8 @@ class OffsetReader:
 
     def partitions(self, topic: str) -> list[int]:
         """Return the topic's partitions. Raises ContractMismatch if the topic does not exist."""
-        with self._asking(topic):
-            found = self._admin.list_topics(topic, timeout=self._timeout_s).topics[topic]
+        with self._asking(topic) as admin:
+            found = admin.list_topics(topic, timeout=self._timeout_s).topics[topic]
             if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise KafkaException(found.error)
         if not found.partitions:
@@ -97,8 +99,8 @@ class OffsetReader:
         """Return the groups of the cluster that this client may see."""
 
         def ask() -> set[str]:
-            with self._asking("the cluster"):
-                found = self._admin.list_consumer_groups(request_timeout=self._timeout_s).result()
+            with self._asking("the cluster") as admin:
+                found = admin.list_consumer_groups(request_timeout=self._timeout_s).result()
                 if found.errors:  # no exceptions of Python's
                     raise KafkaException(found.errors[0])
             return {each.group_id for each in found.valid}
@@ -168,8 +170,8 @@ class OffsetReader:
         self, topic: str, spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     ) -> dict[int, ListOffsetsResultInfo]:
         wanted = {TopicPartition(topic, partition): spec for partition in self.partitions(topic)}
-        with self._asking(topic):
-            futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._timeout_s)
+        with self._asking(topic) as admin:
+            futures = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._timeout_s)
             found = {partition.partition: future.result() for partition, future in futures.items()}
         # librdkafka gives no error, and this offset, for partitions whose leader is gone before it answers
         if unknown := [partition for partition, info in found.items() if info.offset == OFFSET_INVALID]:

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from include.contracts.clock import ClockSteps, SystemClock
 from include.contracts.definition import Definition
-from include.contracts.errors import ConfigurationError, Retryable, Transient
+from include.contracts.errors import ConfigurationError, Retryable, Stopping, Transient
 from include.database.driver_lease import DriverLease, LeaseTaken
 from include.database.offset_ledger import OffsetLedger
 from include.database.schema_check import require_schema, require_zone
@@ -102,9 +102,10 @@ class Driver:
         """Run until the driver is stopped, then close everything. Raises the PipelineError that a query failed with."""
         try:
             self._run(take_over)
+        except Stopping:
             self._check_chores()
-        except Retryable:
-            self._check_chores()  # a chore's error ends what others wait for
+        except Exception:
+            self._check_chores()  # its error ends what others wait for
             raise
         finally:
             self._close()
@@ -177,7 +178,13 @@ class Driver:
 
     def _wait_for_turn(self) -> dict[str, int] | None:
         folder = self._settings.stream.checkpoint_dir
-        return wait_for_turn(self._lease, lambda other: is_gone(folder, other), self._stop, self._monitor.starting)
+        return wait_for_turn(
+            self._lease, lambda other: is_gone(folder, other), self._stop, self._check_preloaded, self._monitor.starting
+        )
+
+    def _check_preloaded(self) -> None:
+        for query in self._queries:
+            query.check_preloaded()
 
     def _open_session(self) -> SparkSession:
         memory = self._settings.stream.driver_memory
@@ -201,10 +208,11 @@ class Driver:
         self._monitor.start(started)
 
     def _follow(self, steps: ClockSteps) -> None:
-        self._start_chores("chores", [query.tick for query in self._queries], TICK_S)
+        self._start_chores("chores", [query.tick for query in self._queries], TICK_S, self._is_waiting)
         self._is_starting = False
         for number in itertools.count(1):
             if self._stop.wait(TICK_S):
+                self._check_chores()
                 return
             self._loop.tick()
             require_no_set_back(steps)
@@ -214,8 +222,14 @@ class Driver:
                 query.check()
             self._monitor.tick()
 
-    def _start_chores(self, name: str, chores: Sequence[Callable[[], object]], round_s: float) -> None:
-        pulse = self._watchdog.pulse(name, LONGEST_CHORE_S, self._is_waiting)
+    def _start_chores(
+        self,
+        name: str,
+        chores: Sequence[Callable[[], object]],
+        round_s: float,
+        is_waiting: Callable[[], bool] = lambda: False,
+    ) -> None:
+        pulse = self._watchdog.pulse(f"thread {name}", LONGEST_CHORE_S, lambda: self._stop.is_set() or is_waiting())
         started = Chores(name, chores, round_s, pulse.tick, self._stop)
         self._chores.append(started)
         self._closing.append(started.join)

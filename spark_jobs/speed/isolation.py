@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from include.contracts.errors import RecordsRefused, Retryable
+from include.contracts.errors import RecordsRefused, Stopping
 from include.contracts.offsets import OffsetRange, Offsets
 from include.database.driver_lease import DriverLease
 from include.database.named import query
@@ -67,10 +67,6 @@ MAX_FAILURES = 3
 MAX_REJECTED_IN_A_ROW = 3
 NARROWED = 8  # with halving, a record that kills the process would kill twice as many
 PROCESS_ENDED = "the driver's process ended while it took this record"
-
-
-class Stopping(Retryable):
-    """The application is stopping; the next driver processes the remaining records."""
 
 
 class Batch(Protocol):

@@ -546,12 +546,16 @@ class JoinQuery(StreamQuery):
         self._closing.callback(folder.release)
         tail = TopicTail(context.settings.kafka.connection, definition.table.name)
         table = self._table = TableState(
-            folder.path, context.offset_reader, tail, definition, self._keep_rejects, self._timeline
+            folder.path, context.offset_reader, tail, definition, self._keep_rejects, self._timeline, context.stop
         )
         self._closing.callback(table.close)
         self._warm = WarmTable(table)
         self._closing.callback(self._warm.stop)
         self._warm.start()
+
+    def check_preloaded(self) -> None:
+        """See `StreamQuery.check_preloaded`."""
+        self._warm.check()
 
     def take_position(self) -> None:
         """See `StreamQuery.take_position`. With exactly-once delivery Kafka's offsets win over the ledger's.

@@ -26,16 +26,19 @@ def wait_for_turn(
     lease: DriverLease,
     is_gone: Callable[[str], bool],
     stop: threading.Event,
+    check: Callable[[], None] = lambda: None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, int] | None:
     """Wait until no other driver leads one of the queries. Returns the last epoch of each; 0 if none ever led it.
 
     A driver leads until it releases the lease, has ended on this machine, or its heartbeat has not changed for 15 s.
     Only time in which PostgreSQL responds counts, because no driver can write heartbeats during an outage. `tell` is
-    called with the reason for waiting. Returns None once `stop` is set.
+    called with the reason for waiting. `check` is called every second, and its error is raised. Returns None once
+    `stop` is set.
     """
     seen: dict[str, tuple[Holder, float]] = {}  # the last sign of life, and when it was read first
     while not stop.is_set():
+        check()
         try:
             holders = lease.holders()
         except Transient as exc:

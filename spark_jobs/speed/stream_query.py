@@ -143,6 +143,9 @@ class StreamQuery(ABC):
     def preload(self) -> None:  # noqa: B027  *serve* needs nothing
         """Start reading what the query needs from Kafka, before this driver leads."""
 
+    def check_preloaded(self) -> None:  # noqa: B027
+        """Raise the error that ended what `preload` started."""
+
     def take_position(self) -> None:
         """Take the starting offsets from the ledger. Only the holder of the lease may call it.
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 
 from include.contracts.definition import Definition
-from include.contracts.errors import ConfigurationError, PipelineError, Retryable, TableReplaced, Transient
+from include.contracts.errors import ConfigurationError, PipelineError, Retryable, Stopping, TableReplaced, Transient
 from include.contracts.offsets import OffsetRange, Offsets
 from include.contracts.validation import Reject
 from include.kafka.offsets import OffsetReader
@@ -76,12 +76,13 @@ class TableState:
         definition: Definition,
         keep_rejects: Callable[[Sequence[Reject]], None],
         timeline: str = "",
+        stop: threading.Event | None = None,
     ) -> None:
         """Rows are kept in `folder`, which no other process may use: see `HeldFolder`.
 
         `keep_rejects` is called with rejects as they are found, and again with the same ones if a read is retried. If
         it raises an error, none of the records that are read with them are taken. `timeline` is that of the database
-        with the rejects: one that was restored may lack some, so the topic is read from its start.
+        with the rejects: one that was restored may lack some, so the topic is read from its start. `stop` ends a read.
         """
         self._folder = folder
         self._offset_reader = offset_reader
@@ -90,6 +91,7 @@ class TableState:
         self._keep_rejects = keep_rejects
         self._definition = definition
         self._timeline = timeline
+        self._stop = stop or threading.Event()
         self.schema = table_schema(definition)
         self._key = self.schema.names[0]
         self._columns = RawColumns(definition.table, self.schema.names)
@@ -126,9 +128,10 @@ class TableState:
         """Map the segments, and read the topic from their end to its own. Returns the number of offsets read.
 
         The topic is read from its start if there are no segments, or none that it continues. Raises BrokerUnavailable;
-        another call goes on with the segments that were written before.
+        another call goes on with the segments that were written before. Raises TableReplaced if the topic's id changed
+        since a call that failed, and Stopping.
         """
-        self._topic_id = self._offset_reader.topic_id(self._topic.name)  # before the offsets, which are of this topic
+        self._topic_id = self._present_id()  # before the offsets, which are of this topic
         available = self._offset_reader.available(self._topic.name)
         store = self._opened()
         self._finish_writing()
@@ -163,7 +166,7 @@ class TableState:
 
         Called after the offsets of the stream are fixed, so that a row that reached Kafka before its event is always
         known. If a call fails after it has taken records, the next one returns None. Raises TableReplaced if the topic
-        ends before the offsets that were read, and StateNotWritten.
+        ends before the offsets that were read, Stopping and StateNotWritten.
         """
         are_listed = self._are_listed
         ends = self._offset_reader.ends(self._topic.name)
@@ -184,10 +187,14 @@ class TableState:
 
     def check_topic(self) -> None:
         """Raise TableReplaced if the topic's id changed since it was loaded. Any thread may call it."""
-        loaded_id = self._topic_id
+        self._present_id()
+
+    def _present_id(self) -> str:
+        known_id = self._topic_id
         present_id = self._offset_reader.topic_id(self._topic.name)
-        if loaded_id not in ("", present_id):
-            raise TableReplaced(topic=self._topic.name, was=loaded_id, present=present_id)
+        if known_id not in ("", present_id):
+            raise TableReplaced(topic=self._topic.name, was=known_id, present=present_id)
+        return present_id
 
     def lookup(self, keys: Keys) -> list[pa.Table]:
         """Return the newest versions of these keys, deleted ones too; `keys` are unique and ascending.
@@ -236,6 +243,8 @@ class TableState:
         whole, began, told = OffsetRange(self._next, ends), time.monotonic(), time.monotonic()
         changed: list[int] = []
         while self._next != ends:
+            if self._stop.is_set():
+                raise Stopping
             try:
                 rows = self._read_part(self._part_of(ends))
             except BaseException:
@@ -341,6 +350,11 @@ class WarmTable:
         """Start to load. Does not block."""
         self._running = self._executor.submit(self._run)
 
+    def check(self) -> None:
+        """Raise the error that ended the thread, if there is one."""
+        if self._running is not None and self._running.done():
+            self._running.result()
+
     def stop(self) -> None:
         """Wait until the thread has ended; from then on the table may be used. Raises the error that ended it."""
         self._stopped.set()
@@ -359,6 +373,8 @@ class WarmTable:
                     self._table.load()
             except Transient as exc:
                 log.info("the table will be read on: %s", exc)
+            except Stopping:
+                return
             is_done = self._stopped.wait(_WARM_S)
 
 

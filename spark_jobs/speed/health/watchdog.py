@@ -110,7 +110,7 @@ def end_process() -> None:
 class Chores:
     """Runs chores in turn, in rounds. A Transient ends its chore's turn; another error ends the thread and the driver.
 
-    Such an error sets `stop`, so that it also ends what other threads wait for, maybe because of what it is about.
+    Such an error sets `stop`, which ends what other threads wait for. Once that is set, errors are a part of the end.
     """
 
     def __init__(
@@ -154,6 +154,9 @@ class Chores:
                 except Transient as exc:
                     log.warning("retrying in the next round: %s", exc)
                 except Exception as exc:  # the driver raises it
+                    if self._stop.is_set():
+                        log.warning("a chore ended with the driver: %s", exc)
+                        return
                     log.exception("a chore failed")
                     self._error = exc
                     self._stop.set()

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from include.contracts.errors import BrokerUnavailable, ConfigurationError, TableReplaced
+from include.contracts.errors import BrokerUnavailable, ConfigurationError, Stopping, TableReplaced
 from include.contracts.pipelines import SITE_PIPELINE as PIPELINE
 from include.kafka.admin import create_topics
 from include.kafka.offsets import OffsetReader
@@ -307,8 +307,34 @@ def test_an_error_of_a_warm_table_is_raised_when_it_is_taken(table, monkeypatch)
     monkeypatch.setattr(table, "load", fails)
     warm = WarmTable(table)
     warm.start()
+    wait_until(lambda: is_raised(warm.check), 10, "a standby can look for it")
     with pytest.raises(TableReplaced):
         warm.stop()
+
+
+def is_raised(check):
+    try:
+        check()
+    except TableReplaced:
+        return True
+    return False
+
+
+def test_the_end_of_the_driver_ends_a_load(settings, ids, tmp_path):
+    send(settings, ids, (1, "not read", NOON))
+    offset_reader, stop = OffsetReader(settings.kafka.connection), threading.Event()
+    tail = TopicTail(settings.kafka.connection, "member")
+    table = TableState(tmp_path, offset_reader, tail, PIPELINE, [].extend, stop=stop)
+    warm = WarmTable(table)
+    try:
+        stop.set()
+        with pytest.raises(Stopping):
+            table.load()
+        warm.start()
+        warm.stop()
+        assert not table.is_loaded
+    finally:
+        table.close()
 
 
 _HOLDER = """
@@ -343,6 +369,32 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match=r"STREAM_STATE_DIR=.*file"):
         HeldFolder(tmp_path / "file")
+
+
+def test_a_load_does_not_go_on_with_a_topic_made_again(settings, kafka, tmp_path, monkeypatch):
+    """By its offsets alone it could: the first try took a part of the former topic."""
+    log = TopicLog(kafka.bootstrap_servers)
+    log.make("member")
+    log.send("member", 0, 5)
+    servers = KafkaConnection(kafka.bootstrap_servers)
+    table = TableState(tmp_path, log.offsets, TopicTail(servers, "member"), PIPELINE, [].extend)
+
+    def fails(_):
+        raise BrokerUnavailable
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(table, "_read_part", fails)
+            with pytest.raises(BrokerUnavailable):
+                table.load()
+        log.make("member")
+        log.send("member", 0, 6)
+        with pytest.raises(TableReplaced):
+            table.load()
+    finally:
+        table.close()
+        log.remove("member")
+        create_topics(settings.kafka)
 
 
 @pytest.mark.parametrize("shifted", [0, 3], ids=["as many records", "more records"])

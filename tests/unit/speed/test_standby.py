@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from include.contracts.errors import DatabaseUnavailable
+from include.contracts.errors import DatabaseUnavailable, TableReplaced
 from include.database.driver_lease import Holder
 from spark_jobs.speed import standby
 from spark_jobs.speed.standby import Presence, is_gone, is_running
@@ -58,7 +58,7 @@ def waiting(lease, stop, told=None):
     result = []
     tell = (lambda _: None) if told is None else told.append
     thread = threading.Thread(
-        target=lambda: result.append(standby.wait_for_turn(lease, lambda _: False, stop, tell)), daemon=True
+        target=lambda: result.append(standby.wait_for_turn(lease, lambda _: False, stop, tell=tell)), daemon=True
     )
     thread.start()
     return result
@@ -76,6 +76,18 @@ def waiting(lease, stop, told=None):
 def test_its_turn_at_once(stop, lease, is_gone, after):
     assert standby.wait_for_turn(lease, lambda driver: is_gone and driver == "other", stop) == after
     assert lease.looks == 1
+
+
+def test_an_error_of_the_check_ends_the_wait(stop):
+    lease, checks = Lease(holder()), []
+
+    def check():
+        checks.append(True)
+        if len(checks) > 2:
+            raise TableReplaced
+
+    with pytest.raises(TableReplaced):
+        standby.wait_for_turn(lease, lambda _: False, stop, check)
 
 
 def test_it_waits_as_long_as_the_other_lives(stop):

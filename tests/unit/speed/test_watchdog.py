@@ -123,3 +123,15 @@ def test_another_error_ends_the_thread_and_all_waits_and_is_raised_by_the_check(
     with pytest.raises(RecordsRefused):
         running.check()
     assert rounds == []
+
+
+def test_an_error_that_the_end_of_the_driver_makes_is_not_kept(stop, caplog):
+    def first():
+        stop.set()
+        raise RecordsRefused
+
+    running = chores([first], stop)
+    running.start()
+    running.join()
+    running.check()
+    assert "a chore ended with the driver" in caplog.text
