@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from include.contracts.clock import ClockSteps, SystemClock
 from include.contracts.definition import Definition
-from include.contracts.errors import ConfigurationError, Retryable, Stopping, Transient
+from include.contracts.errors import ConfigurationError, Retryable, Transient
 from include.database.driver_lease import DriverLease, LeaseTaken
 from include.database.offset_ledger import OffsetLedger
 from include.database.schema_check import require_schema, require_zone
@@ -99,14 +99,17 @@ class Driver:
         self._closing: list[Callable[[], object]] = []
 
     def run(self, take_over: bool = False) -> None:
-        """Run until the driver is stopped, then close everything. Raises the PipelineError that a query failed with."""
+        """Run until the driver is stopped, then close everything.
+
+        Raises the PipelineError that a query or a chore failed with.
+        """
         try:
             self._run(take_over)
-        except Stopping:
-            self._check_chores()
-        except Exception:
+        except Exception as exc:
             self._check_chores()  # its error ends what others wait for
-            raise
+            if not (self._stop.is_set() and isinstance(exc, Retryable)):
+                raise
+            log.warning("the driver was stopped: %s", exc)
         finally:
             self._close()
 
@@ -208,7 +211,8 @@ class Driver:
         self._monitor.start(started)
 
     def _follow(self, steps: ClockSteps) -> None:
-        self._start_chores("chores", [query.tick for query in self._queries], TICK_S, self._is_waiting)
+        chores = self._start_chores("chores", [query.tick for query in self._queries], TICK_S, self._is_waiting)
+        self._closing.append(chores.join)
         self._is_starting = False
         for number in itertools.count(1):
             if self._stop.wait(TICK_S):
@@ -228,12 +232,12 @@ class Driver:
         chores: Sequence[Callable[[], object]],
         round_s: float,
         is_waiting: Callable[[], bool] = lambda: False,
-    ) -> None:
+    ) -> Chores:
         pulse = self._watchdog.pulse(f"thread {name}", LONGEST_CHORE_S, lambda: self._stop.is_set() or is_waiting())
         started = Chores(name, chores, round_s, pulse.tick, self._stop)
         self._chores.append(started)
-        self._closing.append(started.join)
         started.start()
+        return started
 
     def _check_chores(self) -> None:
         for each in self._chores:

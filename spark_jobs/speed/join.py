@@ -225,6 +225,8 @@ class StreamTableJoin:
         none in the page was sent. `take` calls `resolve` and handles its failures.
         """
         with self._lock:
+            if self._context.stop.is_set():  # it may have waited for a batch
+                return 0
             self._refresh()
             if self._pending.is_done:
                 return 0

@@ -107,9 +107,9 @@ class DriverContext:
 class StreamQuery(ABC):
     """One query of the driver. The driver calls `prepare`, `preload`, `take_position` and `start` in this order.
 
-    While the query runs, the main loop calls `check` and the thread of the chores calls `tick`, once a second each.
-    Another thread calls `check_topics` every ten seconds, once the query has its position. `close` may be called at any
-    time.
+    A standby calls `check_preloaded` once a second. While the query runs, the main loop calls `check` and the thread of
+    the chores calls `tick`, once a second each. Another thread calls `check_topics` every ten seconds, once the query
+    has its position. `close` may be called at any time.
     """
 
     name: ClassVar[Query]

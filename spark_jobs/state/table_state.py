@@ -351,9 +351,10 @@ class WarmTable:
         self._running = self._executor.submit(self._run)
 
     def check(self) -> None:
-        """Raise the error that ended the thread, if there is one."""
+        """Raise the error that ended the thread, if there is one, once."""
         if self._running is not None and self._running.done():
-            self._running.result()
+            ended, self._running = self._running, None
+            ended.result()
 
     def stop(self) -> None:
         """Wait until the thread has ended; from then on the table may be used. Raises the error that ended it."""

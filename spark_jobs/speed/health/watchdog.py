@@ -155,9 +155,10 @@ class Chores:
                     log.warning("retrying in the next round: %s", exc)
                 except Exception as exc:  # the driver raises it
                     if self._stop.is_set():
-                        log.warning("a chore ended with the driver: %s", exc)
+                        log.warning("a chore ended with the driver: %r", exc)
                         return
                     log.exception("a chore failed")
                     self._error = exc
                     self._stop.set()
+                if self._stop.is_set():
                     return

@@ -94,6 +94,19 @@ def test_a_driver_that_cannot_run_takes_the_lease_from_nobody(leader, settings, 
     assert rows(settings, LEASE) == [(1, "leader")]
 
 
+@pytest.mark.timeout(120)
+def test_a_driver_that_waits_for_a_server_ends_in_order_when_it_is_stopped(variables, tmp_path):
+    log = tmp_path / "stream.log"
+    driver = start({**variables, "DATABASE_PORT": "1"}, log)
+    try:
+        wait_until(lambda: "DatabaseUnavailable" in log.read_text(), 60, f"it waits, see {log}")
+        driver.terminate()
+        assert driver.wait(60) == 0, log
+    finally:
+        driver.kill()
+        driver.wait()
+
+
 @pytest.mark.timeout(180)
 def test_a_driver_stands_by_and_takes_over_from_one_that_lets_go(leader, settings, variables, tmp_path):
     log = tmp_path / "stream.log"
