@@ -156,9 +156,9 @@ class Chores:
                 except Exception as exc:  # the driver raises it
                     if self._stop.is_set():
                         log.warning("a chore ended with the driver: %r", exc)
-                        return
-                    log.exception("a chore failed")
-                    self._error = exc
-                    self._stop.set()
+                    else:
+                        log.exception("a chore failed")
+                        self._error = exc
+                        self._stop.set()
                 if self._stop.is_set():
                     return

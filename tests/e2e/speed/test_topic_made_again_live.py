@@ -1,42 +1,32 @@
 """A topic is deleted and created again while the join has a batch of it: real driver, Kafka, PostgreSQL."""
 
-import json
-
 import pytest
 
 from include.contracts.errors import MISCONFIGURED
 from tests.fakes.events import board, member
 from tests.faults.stream_driver import Driver
 from tests.servers import wait_until
-from tests.support.pipeline import environment, rows, with_topics
-from tests.support.sending import sending
+from tests.support.pipeline import environment, produce, rows, with_topics
 from tests.support.topic_log import make_again
 
 BATCH = "join.planned"  # its offsets are fixed, and nothing of it is read
 ENDS_S = 90.0  # the topics' ids are read every ten seconds, and a read waits for 30 s
 
 
-def send(settings, topic, values):
-    with sending(settings.kafka.bootstrap_servers) as sender:
-        for value in values:
-            sender.send(topic, json.dumps(value), str(value["id"]))
-
-
 @pytest.mark.timeout(600)
 def test_the_driver_notices_it_although_the_batch_waits_for_records_that_are_gone(kafka, postgres, tmp_path):
     settings = with_topics(kafka, postgres, "again_live", tmp_path)
-    send(settings, "member", [member(7)])
-    send(settings, "board", [board(1, 7)])
+    produce(settings, [("member", 7, member(7)), ("board", 1, board(1, 7))])
     driver = Driver(environment(kafka, postgres, "again_live", tmp_path), tmp_path / "driver")
     driver.start()
     try:
         wait_until(lambda: rows(settings, "SELECT count(*) FROM board_detail") == [(1,)], 120, f"see {driver.log}")
         driver.arm_pause(BATCH)
-        send(settings, "board", [board(n, 7) for n in range(2, 100)])
+        produce(settings, [("board", n, board(n, 7)) for n in range(2, 100)])
         assert driver.is_paused_at(BATCH)
         try:
             make_again(settings.kafka, "board")
-            send(settings, "board", [board(1, 7)])  # no partition ends before the batch's first record
+            produce(settings, [("board", 1, board(1, 7))])  # no partition ends before the batch's first record
         finally:
             driver.go_on(BATCH)
         wait_until(lambda: driver.ended, ENDS_S, f"the driver ends, see {driver.log}")
