@@ -39,6 +39,7 @@ _RESTART_S = 0.2
 _REPLAY_RATE = 10_000  # records/s: a replay lasts long enough to be cut short
 _HEALTHY_S = 90.0
 _DRAINED_S = 120.0
+_FILLED_S = 60.0  # until a gateway that cannot send keeps an event in its store
 _RECONCILED_S = 60.0
 _TOLD_S = 30.0
 _NEARLY_S = 0.5
@@ -90,16 +91,20 @@ class Parts:
         return self.clusters.proxy
 
     def suffer(self, faults: Plan) -> None:
-        """Apply all faults of a round, and wait until healthy. Raises AssertionError if that fails."""
+        """Apply all faults of a round, and wait until healthy. Raises AssertionError if that fails.
+
+        The store's file is damaged once events wait in it, however long that takes, and an outage lasts until then.
+        """
         broker = [span for span in faults if span.fault in OF_THE_BROKER]
         disk = [span for span in faults if span.fault is Fault.DISK_FULL]
         clock = [span for span in faults if span.fault is Fault.CLOCK_SET]
         kills = [span for span in faults if span.fault in (Fault.GATEWAY_KILLED, *OF_THE_FILE)]
         cuts = [span for span in faults if span.fault is Fault.REPLAY_CUT]
+        damages = len(self.damages) + sum(span.fault in OF_THE_FILE for span in kills)
         began, ended = time.monotonic(), threading.Event()
         gateway = self.executors.submit(self._tend_gateway, kills, cuts, began, ended)
         others: list[Future[None]] = [
-            self.executors.submit(self._live_through, executor, began) for executor in (broker, disk, clock)
+            self.executors.submit(self._live_through, executor, began, damages) for executor in (broker, disk, clock)
         ]
         try:
             for executor in others:
@@ -162,7 +167,7 @@ class Parts:
         """The gateway's settings, with the passwords of its database."""
         return self.gateway.settings
 
-    def _live_through(self, spans: list[Span], began: float) -> None:
+    def _live_through(self, spans: list[Span], began: float, damages: int) -> None:
         for span in spans:
             _sleep_until(began + span.begin_s)
             self._begin(span)
@@ -174,6 +179,8 @@ class Parts:
                         self.told.append(span)
                     time.sleep(_LOOK_S)
                 _sleep_until(began + span.end_s)
+                if span.fault in OF_THE_BROKER:
+                    wait_until(lambda: len(self.damages) >= damages, _FILLED_S, "the store's file is damaged")
             finally:
                 self._end(span.fault)
 
@@ -224,7 +231,9 @@ class Parts:
         replayed = None
         while kills or cuts or not ended.is_set():
             process = self.gateway.process
-            if kills and time.monotonic() >= began + kills[0].begin_s:
+            if ended.is_set():
+                kills = [kill for kill in kills if kill.fault not in OF_THE_FILE]  # nothing came into the store
+            if kills and time.monotonic() >= began + kills[0].begin_s and self._is_due(kills[0].fault):
                 kill = kills.pop(0)
                 self._kill_gateway(began + kill.end_s, kill.fault if kill.fault in OF_THE_FILE else None)
             elif process is not None and process.poll() is not None:
@@ -242,6 +251,9 @@ class Parts:
                     cuts = []  # it is over, or never begins: that is for others to tell
                 replayed = now.get("replayed")
             time.sleep(_LOOK_S)
+
+    def _is_due(self, fault: Fault) -> bool:
+        return fault not in OF_THE_FILE or bool(self._fallback().get("backlog"))
 
     def _kill_gateway(self, until: float, damage: Fault | None = None) -> None:
         self.gateway.kill()
