@@ -8,7 +8,7 @@ from tests.faults.rounds import Proof
 from tests.faults.verdict import judge
 from tests.support.examples import is_long
 
-pytestmark = pytest.mark.shortened
+pytestmark = [pytest.mark.shortened, pytest.mark.timeout(900)]
 THEMES = {
     0: (),
     2: (Fault.GATEWAY_KILLED, Fault.BROKER_FROZEN, Fault.RIGHT_LOST, Fault.CLOCK_SET),

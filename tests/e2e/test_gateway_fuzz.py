@@ -8,12 +8,12 @@ import sys
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 
 from include.gateway.calls.routes import ROUTES
 from tests.support.database import database_environment, migrated
-from tests.support.gateway_process import ROOT, GatewayProcess
+from tests.support.gateway_process import LONG_DEADLINE, ROOT, GatewayProcess
+from tests.support.http import HTTP
 
 # Deterministic: the same requests in each run. Every check of the fuzzer is on.
 # 401 is no rejection of data: some calls get another token. 404 is none either: a generated id is seldom a row's.
@@ -94,7 +94,7 @@ def fuzz(gateway, document, folder, *options, examples=20):
 
 
 def served_by(gateway):
-    return httpx.get(f"{gateway.url}/openapi.json", trust_env=False).raise_for_status().json()
+    return HTTP.get(f"{gateway.url}/openapi.json").raise_for_status().json()
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def broker(gateway_broker):
 def gateway(broker, postgres, tmp_path):
     migrated(postgres, "gateway_openapi")  # anew: each run gives the same keys to other rows
     database = database_environment(postgres, "gateway_openapi")
-    process = GatewayProcess.over(tmp_path, broker.bootstrap_servers, **database).start()
+    process = GatewayProcess.over(tmp_path, broker.bootstrap_servers, **LONG_DEADLINE, **database).start()
     yield process
     process.kill()
 

@@ -8,7 +8,8 @@ from stack import env_file
 from stack.layout import Layout
 from tests.support.clone import Clone
 from tests.support.documents import FENCED, ROOT
-from tests.support.walkthrough import LONG_TIMEOUTS, Step, follow
+from tests.support.gateway_process import LONG_DEADLINE
+from tests.support.walkthrough import Step, follow
 
 GUIDE = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8")
 FOLLOWED = GUIDE[GUIDE.index("\n## Make another pipeline\n") : GUIDE.index("\n### Effect of a migration\n")]
@@ -76,7 +77,7 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
-    made = Clone(tmp_path_factory.mktemp("guide") / "clone", **LONG_TIMEOUTS)
+    made = Clone(tmp_path_factory.mktemp("guide") / "clone", **LONG_DEADLINE)
     (made.layout.state / "venv").symlink_to(Layout.of().venv)
     env_file.ensure(made.layout.env_file)
     yield made

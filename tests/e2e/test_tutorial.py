@@ -5,7 +5,8 @@ import pytest
 from stack.layout import Layout
 from tests.support.clone import Clone
 from tests.support.documents import FENCED, ROOT
-from tests.support.walkthrough import LONG_TIMEOUTS, Step, follow, is_shown
+from tests.support.gateway_process import LONG_DEADLINE
+from tests.support.walkthrough import Step, follow, is_shown
 
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 EXAMPLE = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Example\n")[2].partition("\n## ")[0]
@@ -24,7 +25,7 @@ def steps(text):
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
-    made = Clone(tmp_path_factory.mktemp("tutorial") / "clone", **LONG_TIMEOUTS)
+    made = Clone(tmp_path_factory.mktemp("tutorial") / "clone", **LONG_DEADLINE)
     (made.layout.state / "venv").symlink_to(Layout.of().venv)
     started = made.run("-m", "stack", "up", "--only", "gateway,stream")
     assert started.returncode == 0, started.stdout + started.stderr

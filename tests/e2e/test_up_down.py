@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -43,21 +43,30 @@ def pid_of(name: str, layout: Layout) -> int:
     return Supervisor(layout).state(name).pid
 
 
-def healthy(layout: Layout) -> set[str]:
-    return {each.service.name for each in collect(layout) if each.unhealthy_reason is None}
+def pids(layout: Layout) -> dict[str, int]:
+    return {name: pid_of(name, layout) for name in SERVICES}
+
+
+def wait_for_health(layout: Layout, services: Collection[str] = SERVICES) -> None:
+    """Wait until these services are healthy and no others: a probe of a busy machine may end without an answer."""
+
+    def healthy() -> set[str]:
+        return {each.service.name for each in collect(layout) if each.unhealthy_reason is None}
+
+    wait_until(lambda: healthy() == {*services}, 30, f"{', '.join(services)} are healthy")
 
 
 def test_up_twice_leaves_what_runs_as_it_is(running: Layout) -> None:
-    pids = {name: pid_of(name, running) for name in SERVICES}
+    before = pids(running)
     up(running, only=SERVICES)
-    assert {name: pid_of(name, running) for name in SERVICES} == pids
-    assert healthy(running) == set(SERVICES)
+    assert pids(running) == before
+    wait_for_health(running)
 
 
 def test_up_after_a_change_starts_all_again_before_anything_else(
     running: Layout, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pids = {name: pid_of(name, running) for name in SERVICES}
+    before = pids(running)
     with running.env_file.open("a") as file:
         file.write("MINE=1\n")
     capsys.readouterr()
@@ -65,8 +74,8 @@ def test_up_after_a_change_starts_all_again_before_anything_else(
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "code or settings have changed since the start of kafka, postgres: all start again"
     assert said[1] == "down; no process is left"
-    assert healthy(running) == set(SERVICES)
-    assert not set(pids.values()) & {pid_of(name, running) for name in SERVICES}
+    wait_for_health(running)
+    assert not {*before.values()} & {*pids(running).values()}
 
 
 def test_services_write_for_nobody_else(running: Layout) -> None:
@@ -79,9 +88,9 @@ def test_services_write_for_nobody_else(running: Layout) -> None:
 def test_stopped_service_stays_stopped_until_started(running: Layout) -> None:
     control.stop_service("kafka", running)
     assert pid_of("kafka", running) == 0
-    assert healthy(running) == {"postgres"}
+    wait_for_health(running, ["postgres"])
     control.start_service("kafka", running)
-    assert healthy(running) == set(SERVICES)
+    wait_for_health(running)
 
 
 def test_service_that_is_slow_is_waited_for_and_left_to_start(
@@ -105,7 +114,7 @@ def test_service_that_is_slow_is_waited_for_and_left_to_start(
     monkeypatch.undo()
     control.start_service("kafka", running)
     assert pid_of("kafka", running) == pid
-    assert healthy(running) == set(SERVICES)
+    wait_for_health(running)
 
 
 def test_killed_service_comes_back(running: Layout) -> None:
@@ -125,21 +134,23 @@ def test_airflows_command_line_has_the_stacks_database(running: Layout) -> None:
 
 
 def test_second_stack_on_the_same_ports_is_told_which(running: Layout, tmp_path: Path) -> None:
-    other = Layout.of(state=tmp_path / "state", env_file=running.env_file)
+    other, before = Layout.of(state=tmp_path / "state", env_file=running.env_file), pids(running)
     with pytest.raises(StackError, match=r"port \d+ of postgres is in use .* DATABASE_PORT in \.env"):
         up(other, only=("postgres",))
-    assert healthy(running) == set(SERVICES)
+    wait_for_health(running)
+    assert pids(running) == before
 
 
 def test_second_stack_beside_it_takes_other_ports(running: Layout, tmp_path: Path) -> None:
-    other = Layout.of(state=tmp_path / "state", env_file=tmp_path / ".env")
+    other, before = Layout.of(state=tmp_path / "state", env_file=tmp_path / ".env"), pids(running)
     try:
         up(other, only=("postgres",))
-        assert healthy(other) == {"postgres"}
-        assert healthy(running) == set(SERVICES)
+        wait_for_health(other, ["postgres"])
+        wait_for_health(running)
     finally:
         down(other)
-    assert healthy(running) == set(SERVICES)
+    wait_for_health(running)
+    assert pids(running) == before
 
 
 def test_service_that_dies_is_named_with_the_end_of_its_log(running: Layout) -> None:
@@ -153,7 +164,7 @@ def test_service_that_dies_is_named_with_the_end_of_its_log(running: Layout) -> 
         running.env_file.write_text(before)
     assert "Too small maximum heap" in str(caught.value)
     up(running, only=SERVICES)
-    assert healthy(running) == set(SERVICES)
+    wait_for_health(running)
 
 
 def test_up_after_a_crash_of_the_supervisor(running: Layout) -> None:
@@ -165,7 +176,7 @@ def test_up_after_a_crash_of_the_supervisor(running: Layout) -> None:
         assert shown[name].unhealthy_reason == "no supervisor: run `make up`"
         assert shown[name].pid in {process.pid for process in leftovers.find(running.state)}
     up(running, only=SERVICES)
-    assert healthy(running) == set(SERVICES)
+    wait_for_health(running)
 
 
 def test_down_ends_processes_that_left_the_supervisors_family(

@@ -67,7 +67,7 @@ class DayReader:
         self.settings = settings
 
     def is_caught_up(self, reader: TopicReader) -> bool:
-        """True if the stream has processed its topics, and no pending record is left to send."""
+        """True if the stream has processed its topics. Pending records may be left to send."""
         ledger = {(c, t, p): offset for c, t, p, offset in rows(self.settings, _LEDGER)}
         return all(
             ledger.get((consumer, topic, partition), 0) == end

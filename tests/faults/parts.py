@@ -27,7 +27,7 @@ from tests.support.access import AUTHORIZER, Access
 from tests.support.broker import Broker
 from tests.support.database import database_environment, migrated
 from tests.support.full_disk import GatewayOnDisk, SmallDisk, small_disk
-from tests.support.gateway_process import GatewayProcess
+from tests.support.gateway_process import LONG_DEADLINE, GatewayProcess
 from tests.support.proxy import Proxy
 from tests.support.set_clock import SetClock
 from tests.support.two_clusters import TwoClusters, two_clusters
@@ -39,6 +39,7 @@ _RESTART_S = 0.2
 _REPLAY_RATE = 10_000  # records/s: a replay lasts long enough to be cut short
 _HEALTHY_S = 90.0
 _DRAINED_S = 120.0
+_REPLAYED = 2_000  # records of a replay that is seen before it is over
 _FILLED_S = 60.0  # until a gateway that cannot send keeps an event in its store
 _RECONCILED_S = 60.0
 _TOLD_S = 30.0
@@ -94,6 +95,7 @@ class Parts:
         """Apply all faults of a round, and wait until healthy. Raises AssertionError if that fails.
 
         The store's file is damaged once events wait in it, however long that takes, and an outage lasts until then.
+        Where a replay is to be cut, it also lasts until enough of them wait.
         """
         broker = [span for span in faults if span.fault in OF_THE_BROKER]
         disk = [span for span in faults if span.fault is Fault.DISK_FULL]
@@ -104,7 +106,8 @@ class Parts:
         began, ended = time.monotonic(), threading.Event()
         gateway = self.executors.submit(self._tend_gateway, kills, cuts, began, ended)
         others: list[Future[None]] = [
-            self.executors.submit(self._live_through, executor, began, damages) for executor in (broker, disk, clock)
+            self.executors.submit(self._live_through, executor, began, damages, _REPLAYED if cuts else 0)
+            for executor in (broker, disk, clock)
         ]
         try:
             for executor in others:
@@ -125,6 +128,22 @@ class Parts:
         self.gateway.start()
         with contextlib.suppress(NotMissing):  # no certificate has asked for it
             give_up_store(self.settings, former, "the proof has removed it, and nothing waited in it", "faults")
+
+    @contextlib.contextmanager
+    def patient(self) -> Iterator[None]:
+        """The gateway, started again, waits for a broker that a busy machine holds up; it is no fault."""
+        usual = self.gateway.environment
+        self._restart(usual | LONG_DEADLINE)
+        try:
+            yield
+        finally:
+            self._restart(usual)
+
+    def _restart(self, environment: dict[str, str]) -> None:
+        self.gateway.terminate()
+        self.gateway.environment = environment
+        self.gateway.start()
+        self.wait_until_healthy()
 
     def wait_until_healthy(self) -> None:
         """Wait until the gateway answers and sends to Kafka."""
@@ -167,7 +186,7 @@ class Parts:
         """The gateway's settings, with the passwords of its database."""
         return self.gateway.settings
 
-    def _live_through(self, spans: list[Span], began: float, damages: int) -> None:
+    def _live_through(self, spans: list[Span], began: float, damages: int, backlog: int) -> None:
         for span in spans:
             _sleep_until(began + span.begin_s)
             self._begin(span)
@@ -181,6 +200,7 @@ class Parts:
                 _sleep_until(began + span.end_s)
                 if span.fault in OF_THE_BROKER:
                     wait_until(lambda: len(self.damages) >= damages, _FILLED_S, "the store's file is damaged")
+                    wait_until(lambda: self._backlog() >= backlog, _FILLED_S, f"{backlog} events wait")
             finally:
                 self._end(span.fault)
 
@@ -253,7 +273,11 @@ class Parts:
             time.sleep(_LOOK_S)
 
     def _is_due(self, fault: Fault) -> bool:
-        return fault not in OF_THE_FILE or bool(self._fallback().get("backlog"))
+        return fault not in OF_THE_FILE or self._backlog() > 0
+
+    def _backlog(self) -> int:
+        """Return the number of events that wait in the store; 0 without a response."""
+        return int(self._fallback().get("backlog", 0))
 
     def _kill_gateway(self, until: float, damage: Fault | None = None) -> None:
         self.gateway.kill()

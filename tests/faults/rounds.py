@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -108,23 +109,26 @@ class Proof:
         if Fault.DISK_FULL in theme:
             self.parts.renew_store()
         journal = self.folder / f"round-{number}.jsonl"
-        load = start_load(parts.gateway, parts.pipeline, journal, number, self.seed, self.clients)
-        gateway = self.parts.gateway
-        rows = None
-        if {*theme} & {Fault.ANSWERS_LOST, Fault.CLOCK_SET}:
-            rows = RowLoad(gateway.url, gateway.settings.gateway.token, f"{number}")
-        try:
-            wait_until(lambda: journal.exists() and journal.stat().st_size > 0, _LOAD_BEGINS_S, "the load has begun")
-            if not faults:
-                time.sleep(_CONTROL_S)
-            self.parts.suffer(faults)
-            time.sleep(_AFTERWARDS_S)
-            output, _ = load.communicate(timeout=_LOAD_ENDS_S)
-        finally:
-            load.kill()
-            load.wait()
-            if rows:
-                rows.stop()
+        with nullcontext() if faults else parts.patient():
+            load = start_load(parts.gateway, parts.pipeline, journal, number, self.seed, self.clients)
+            gateway = self.parts.gateway
+            rows = None
+            if {*theme} & {Fault.ANSWERS_LOST, Fault.CLOCK_SET}:
+                rows = RowLoad(gateway.url, gateway.settings.gateway.token, f"{number}")
+            try:
+                wait_until(
+                    lambda: journal.exists() and journal.stat().st_size > 0, _LOAD_BEGINS_S, "the load has begun"
+                )
+                if not faults:
+                    time.sleep(_CONTROL_S)
+                self.parts.suffer(faults)
+                time.sleep(_AFTERWARDS_S)
+                output, _ = load.communicate(timeout=_LOAD_ENDS_S)
+            finally:
+                load.kill()
+                load.wait()
+                if rows:
+                    rows.stop()
         assert output, f"the load broke, see its log in {self.folder}"
         summary = msgspec.json.decode(output, type=Summary)
         assert summary.is_complete, f"calls stayed without an answer: {summary}"

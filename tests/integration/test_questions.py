@@ -34,7 +34,7 @@ from spark_jobs.state.table_state import TableState
 from tests.fakes.events import member
 from tests.support.broker import make_pipeline_topics, remove_topics
 from tests.support.pipeline import migrated, produce, rows
-from tests.support.questions import before_question
+from tests.support.questions import WAIT_S, before_question
 from tests.support.sending import Sender
 from tests.support.serving import opened_store, row, serve
 from tests.support.topic_log import TopicLog, taken_lease
@@ -122,13 +122,13 @@ def world(kafka, postgres, tmp_path_factory):
     return World(kafka, migrated(kafka, postgres, "questions", tmp_path_factory.mktemp("questions")))
 
 
-def every_question(world, ask, happen, check, prepare=lambda: None):
+def every_question(world, ask, happen, check, prepare=lambda: None, wait_s=WAIT_S):
     """Ask once for each question, with the event before it, and check each answer."""
     world.begin()
     for number in range(1, PARTITIONS):
         world.go_on(number)
         prepare()
-        with before_question(number, happen) as questions:
+        with before_question(number, happen, wait_s) as questions:
             answer = ask()
         if not questions.has_happened:
             assert number > 2, "it asks at least two questions"
@@ -359,4 +359,4 @@ def test_a_table_that_is_made_again_while_it_is_loaded_is_noticed(world):
     def check(found):
         assert found in (None, [world.quiet, 1_000])
 
-    every_question(world, ask, happen, check)
+    every_question(world, ask, happen, check, wait_s=60)  # it waits for no lock

@@ -43,6 +43,7 @@ from tests.support.fenced import refuse_unfenced
 from tests.support.oracle import Version, author
 from tests.support.pipeline import produce, rows, with_topics
 from tests.support.spark import EPOCH, RawRecord, encoded, messages_of, part_of, range_of, raw
+from tests.support.topic_log import TopicLog
 
 BATCHES = 4
 KEYS = st.integers(1, 3)
@@ -220,6 +221,7 @@ class Driver:
         self._settings = dataclasses.replace(settings, stream=dataclasses.replace(settings.stream, delivery=delivery))
         self._folder = tempfile.TemporaryDirectory()  # drivers continue with the segments of those before
         self._state_dir = Path(self._folder.name)
+        self._log = TopicLog(settings.kafka.bootstrap_servers)
         self._offset_reader = OffsetReader(settings.kafka.connection)
         self.max_bytes = 1 << 20
         self._stop = threading.Event()
@@ -278,6 +280,8 @@ class Driver:
 
     def serve(self):
         """All that is in the topic by now."""
+        self._delivery.settle()
+        self._log.wait_for_markers(self._output)
         start, ends = self._serving.committed_offsets, self._offset_reader.ends(self._output)
         if start != ends:
             self._serve.process(OffsetRange(start, ends), next(self._batch_id))

@@ -3,14 +3,13 @@
 import datetime as dt
 from zoneinfo import ZoneInfo
 
-import httpx
-
 from include.contracts.clock import rfc3339
 from include.database.sessions import connect
 from include.kafka.offsets import OffsetReader
 from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.certifying import take_everything
+from tests.support.http import HTTP
 from tests.support.serving import opened_store, row, serve
 
 RUN_DEADLINE_S = 240.0
@@ -96,7 +95,7 @@ def wait_for_night(operator, night):
 
 
 def scheduler_heartbeat(pipeline):
-    health = httpx.get(f"{pipeline.airflow_url}/api/v2/monitor/health").json()
+    health = HTTP.get(f"{pipeline.airflow_url}/api/v2/monitor/health").json()
     return health["scheduler"]["latest_scheduler_heartbeat"]
 
 
@@ -141,9 +140,9 @@ def approval(pipeline, user, run, option=None):
         )
         headers = client.authorization()
         if option is None:
-            return httpx.get(address, headers=headers, timeout=60)
+            return HTTP.get(address, headers=headers)
         answer = {"chosen_options": [option], "params_input": {}}
-        return httpx.patch(address, headers=headers, json=answer, timeout=60)
+        return HTTP.patch(address, headers=headers, json=answer)
 
 
 def returned(pipeline, run, task_id):
@@ -153,6 +152,6 @@ def returned(pipeline, run, task_id):
             f"{pipeline.airflow_url}/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/{task_id}"
             "/xcomEntries/return_value"
         )
-        answer = httpx.get(address, headers=viewer.authorization(), params={"stringify": False}, timeout=60)
+        answer = HTTP.get(address, headers=viewer.authorization(), params={"stringify": False})
     assert answer.is_success, answer.text
     return answer.json()["value"]

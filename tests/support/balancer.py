@@ -41,6 +41,6 @@ def balancer(urls: Sequence[str], folder: Path) -> Iterator[str]:
 
 def _answers(url: str) -> bool:
     try:
-        return HTTP.get(f"{url}/healthz").status_code == 200
+        return HTTP.get(f"{url}/healthz", timeout=5).status_code == 200
     except httpx.TransportError:
         return False

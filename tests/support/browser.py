@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, FrameLocator, Page
 
 NO_CHROMIUM = "no Chromium on PATH; install it (Debian: apt install chromium)"
+STATE_MS = 120_000  # a part that did not answer in time is asked again when the page renews its state, after 30 s
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 

@@ -23,7 +23,7 @@ from stack.jobs import create_databases
 from stack.layout import Layout
 from stack.machine import unused
 from tests.servers import PostgresTestServer, kafka_server, postgres_server, wait_until
-from tests.support.gateway_process import GatewayProcess
+from tests.support.gateway_process import LONG_DEADLINE, GatewayProcess
 from tests.support.other_user import no_secret_on_command_lines
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,6 +149,7 @@ def batch_side(folder: Path, **more: str) -> Iterator[BatchSide]:
             "DATABASE_PORT": str(postgres.port),
             "POSTGRES_SUPERUSER_PASSWORD": postgres.superuser_password,
             "GATEWAY_PORT": str(gateway_port),
+            **LONG_DEADLINE,
             "GATEWAY_URL": f"http://127.0.0.1:{gateway_port}",
             "GATEWAY_FALLBACK_DIR": str(layout.state / "fallback"),
             "GATEWAY_TOKENS_FILE": str(folder / "gateway-tokens.json"),
@@ -197,6 +198,7 @@ def _airflow(variables: Mapping[str, str], layout: Layout, folder: Path) -> Iter
             **os.environ,
             **airflow_environment(variables, ROOT, component),
             "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(bundles),
+            "AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT": "60",  # a busy machine tells an event later than in 5 s
             MARKER: str(layout.state),
         }
 

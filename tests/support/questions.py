@@ -17,16 +17,17 @@ from psycopg2.extensions import cursor as Cursor
 from include.database.named import PipelineConnection
 
 _REQUESTS = ("list_topics", "describe_topics", "list_offsets")
-_WAIT_S = 5.0  # an event that waits for a lock of the transaction that asks goes on after it
+WAIT_S = 5.0  # an event that waits for a lock of the transaction that asks goes on after it
 
 
 class Questions:
     """The questions that were asked so far. `happen` runs once, in another thread, before the question `number`."""
 
-    def __init__(self, number: int, happen: Callable[[], object]) -> None:
+    def __init__(self, number: int, happen: Callable[[], object], wait_s: float) -> None:
         self.asked = 0
         self._number = number
         self._happen = happen
+        self._wait_s = wait_s
         self._lock = threading.Lock()
         self._executor = ThreadPoolExecutor(1, "between questions")
         self._event: Future[object] | None = None
@@ -45,7 +46,7 @@ class Questions:
             if self.asked != self._number:
                 return
             self._event = self._executor.submit(self._happen)
-        wait([self._event], _WAIT_S)
+        wait([self._event], self._wait_s)
 
     def end(self) -> None:
         """Wait for the event. Raises its error."""
@@ -55,9 +56,12 @@ class Questions:
 
 
 @contextmanager
-def before_question(number: int, happen: Callable[[], object]) -> Iterator[Questions]:
-    """Let `happen` run before the question with that number, from 1 on, of those that the block asks."""
-    questions = Questions(number, happen)
+def before_question(number: int, happen: Callable[[], object], wait_s: float = WAIT_S) -> Iterator[Questions]:
+    """Let `happen` run before the question with that number, from 1 on, of those that the block asks.
+
+    The question is asked after `wait_s` although it still runs.
+    """
+    questions = Questions(number, happen, wait_s)
 
     class AskingCursor(Cursor):
         def execute(self, *arguments: Any, **named: Any) -> Any:

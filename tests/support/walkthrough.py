@@ -11,10 +11,6 @@ from stack.layout import Layout
 
 _END = "end of the step"
 
-# Settings of a stack that a document is followed on. On a busy machine the first record of a broker that has just been
-# started may take longer than the default, and is kept in the fallback store.
-LONG_TIMEOUTS = {"GATEWAY_DELIVERY_TIMEOUT_S": "20"}
-
 
 class Step(NamedTuple):
     """Commands, and what they print: nothing, if the document shows nothing."""

@@ -3,12 +3,12 @@
 import subprocess
 from contextlib import suppress
 
-import httpx
 import pytest
 
 from demo.airflow_client import AirflowRefused
 from tests.servers import wait_until
 from tests.support.browser import logged_in
+from tests.support.http import HTTP
 from tests.support.messages import DAY_NOT_OVER
 from tests.support.pipeline import ROOT
 
@@ -24,7 +24,7 @@ def day(today):
 def dry_run(pipeline, operator, earliest, latest, **values):
     """The days that Airflow's API lists for these bounds."""
     body = {"dag_id": "nightly_rebuild", "from_date": earliest, "to_date": latest, **values}
-    answer = httpx.post(
+    answer = HTTP.post(
         f"{pipeline.airflow_url}/api/v2/backfills/dry_run", headers=operator.authorization(), json=body
     ).raise_for_status()
     return [row["partition_key"] for row in answer.json()["backfills"]]
@@ -65,10 +65,10 @@ def test_a_backfill_that_reaches_beyond_yesterday_is_refused_and_holds_up_no_oth
 ):
     last, address, headers = today.before(-ahead), f"{pipeline.airflow_url}/api/v2", operator.authorization()
     body = {"dag_id": "nightly_rebuild", "from_date": f"{day}T00:00:00Z", "to_date": f"{last}T00:00:00Z"}
-    answer = httpx.post(f"{address}/{path}", headers=headers, json=body)
+    answer = HTTP.post(f"{address}/{path}", headers=headers, json=body)
     assert answer.status_code == 422, answer.text
     assert f"to={last}: {DAY_NOT_OVER.format(today.zone)}" in answer.text
-    made = httpx.get(f"{address}/backfills", headers=headers, params={"dag_id": "nightly_rebuild"}).raise_for_status()
+    made = HTTP.get(f"{address}/backfills", headers=headers, params={"dag_id": "nightly_rebuild"}).raise_for_status()
     assert [each for each in made.json()["backfills"] if each["completed_at"] is None] == []
 
 

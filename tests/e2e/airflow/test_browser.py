@@ -23,7 +23,8 @@ from tests.support.airflow import (
     status,
     wait_for_question,
 )
-from tests.support.browser import integrity, logged_in, started_run, violations
+from tests.support.browser import STATE_MS, integrity, logged_in, started_run, violations
+from tests.support.http import HTTP
 from tests.support.pipeline import rows
 
 pytestmark = pytest.mark.timeout(600)  # a Spark job takes 15 s here, and minutes on a busy machine
@@ -76,7 +77,9 @@ def test_each_user_reads_the_numbers_of_the_database(pipeline, day, open_as, use
         row = frame.get_by_role("row").filter(has=frame.get_by_role("link", name=str(day), exact=True))
         names = frame.locator("#days thead th").all_inner_texts()
         cells = dict(zip(names, [text.split("\n")[0] for text in row.locator("th, td").all_inner_texts()], strict=True))
-        broker = frame.get_by_role("region", name="Broker").inner_text()
+        region = frame.get_by_role("region", name="Broker")
+        region.get_by_text("OK", exact=True).first.wait_for(timeout=STATE_MS)
+        broker = region.inner_text()
 
     (expected,) = rows(
         pipeline.settings,
@@ -378,7 +381,7 @@ def test_the_keyboard_reaches_a_day_and_its_buttons(day, open_as, pipeline):
 def test_form_values_of_the_page_are_checked_by_airflow(pipeline, day):
     """The page has no rights of its own: what it sends is what anyone can send."""
     with pipeline.airflow("viewer") as viewer:
-        answer = httpx.post(
+        answer = HTTP.post(
             f"{pipeline.airflow_url}/api/v2/dags/reprocess_days/dagRuns",
             headers=viewer.authorization(),
             json={"logical_date": None, "conf": reprocessing(day)},

@@ -3,7 +3,6 @@
 import datetime as dt
 import json
 
-import httpx
 import pytest
 
 from demo.airflow_client import AirflowRefused, RunFailed
@@ -11,6 +10,7 @@ from include.database.sessions import connect
 from tests.fakes.events import member
 from tests.support.airflow import RUN_DEADLINE_S, held, noon, post, post_board, returned
 from tests.support.broker import Broker
+from tests.support.http import HTTP
 from tests.support.messages import KEYS_DIFFER, NO_REASON
 from tests.support.pipeline import rows
 from tests.support.publication import publish
@@ -134,12 +134,12 @@ def test_a_wrong_value_is_refused_before_a_run_is_made(pipeline, operator, dag_i
     operator.wait_for_dag(dag_id)
     address = f"{pipeline.airflow_url}/api/v2/dags/{dag_id}/dagRuns"
     headers = {**operator.authorization(), "Content-Type": "application/json"}
-    before = httpx.get(address, headers=headers).json()["total_entries"]
+    before = HTTP.get(address, headers=headers).json()["total_entries"]
 
-    answer = httpx.post(address, headers=headers, content=f'{{"logical_date": null, "conf": {conf}}}')
+    answer = HTTP.post(address, headers=headers, content=f'{{"logical_date": null, "conf": {conf}}}')
 
     assert 400 <= answer.status_code < 500, answer.text
-    assert httpx.get(address, headers=headers).json()["total_entries"] == before
+    assert HTTP.get(address, headers=headers).json()["total_entries"] == before
 
 
 def test_a_refusal_names_the_field_the_value_and_the_remedy(operator):

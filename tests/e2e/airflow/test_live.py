@@ -6,7 +6,6 @@ No stream runs here: the batch layer must be right without it.
 import datetime as dt
 from zoneinfo import ZoneInfo
 
-import httpx
 import pytest
 
 from demo.airflow_client import AirflowRefused, RunFailed
@@ -33,6 +32,7 @@ from tests.support.airflow import (
     wait_for_question,
 )
 from tests.support.certifying import take_everything
+from tests.support.http import HTTP
 from tests.support.messages import DAY_NOT_OVER, DAYS_NOT_REBUILT, NO_DAY
 from tests.support.pipeline import rows
 
@@ -118,8 +118,8 @@ def test_a_night_says_that_its_days_cannot_start(operator, today):
 def test_a_runbook_opens_from_the_documentation_of_a_dag(pipeline, operator):
     address = f"{pipeline.airflow_url}/runbooks/nightly_rebuild"
 
-    assert httpx.get(address).status_code == 401
-    page = httpx.get(address, headers=operator.authorization())
+    assert HTTP.get(address).status_code == 401
+    page = HTTP.get(address, headers=operator.authorization())
     assert page.text.startswith("# A night failed, or a day is not certified\n")
 
 
@@ -179,7 +179,7 @@ def test_a_backfill_of_three_days_rebuilds_them_one_after_the_other(pipeline, op
         "dag_id": "nightly_rebuild", "from_date": first, "to_date": last, "reprocess_behavior": "completed",
         "max_active_runs": 1, "dag_run_conf": {"catch_up_timeout_s": 0},
     }  # fmt: skip
-    httpx.post(
+    HTTP.post(
         f"{pipeline.airflow_url}/api/v2/backfills", headers=operator.authorization(), json=body
     ).raise_for_status()
 
@@ -364,24 +364,24 @@ def test_viewer_may_look_but_not_run(pipeline):
 class TestIntegrityPage:
     def test_refuses_who_has_no_token(self, pipeline):
         for path in ("", "order_detail/"):
-            assert httpx.get(f"{pipeline.airflow_url}/integrity/{path}").status_code == 401
+            assert HTTP.get(f"{pipeline.airflow_url}/integrity/{path}").status_code == 401
 
     @pytest.mark.parametrize(("path", "name"), [("", "board_detail"), ("order_detail/", "order_detail")])
     def test_shows_the_days_of_each_pipeline_to_a_viewer(self, pipeline, path, name):
         with pipeline.airflow("viewer") as viewer:
-            page = httpx.get(f"{pipeline.airflow_url}/integrity/{path}", headers=viewer.authorization())
+            page = HTTP.get(f"{pipeline.airflow_url}/integrity/{path}", headers=viewer.authorization())
 
         assert page.status_code == 200
         assert f"<h1>Integrity: {name}</h1>" in page.text
 
     def test_no_other_site_frames_a_page_of_airflows(self, pipeline):
         for path in ("/", "/api/v2/monitor/health", "/auth/login"):
-            policy = httpx.get(f"{pipeline.airflow_url}{path}").headers.get("Content-Security-Policy", "")
+            policy = HTTP.get(f"{pipeline.airflow_url}{path}").headers.get("Content-Security-Policy", "")
             assert "frame-ancestors 'self'" in policy, path
 
     def test_is_in_the_navigation(self, pipeline):
         with pipeline.airflow("admin") as admin:
-            plugins = httpx.get(f"{pipeline.airflow_url}/api/v2/plugins", headers=admin.authorization()).json()[
+            plugins = HTTP.get(f"{pipeline.airflow_url}/api/v2/plugins", headers=admin.authorization()).json()[
                 "plugins"
             ]
 

@@ -1,11 +1,12 @@
 """The metrics of the batch layer as a live Airflow serves them."""
 
-import httpx
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.http import HTTP
 
 
 def get(pipeline, headers=None):
-    return httpx.get(f"{pipeline.airflow_url}/pipelines/metrics", headers=headers)
+    return HTTP.get(f"{pipeline.airflow_url}/pipelines/metrics", headers=headers)
 
 
 def test_prometheus_reads_every_pipeline_with_the_token_alone(pipeline):

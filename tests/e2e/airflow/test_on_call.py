@@ -2,7 +2,6 @@
 
 import re
 
-import httpx
 import pytest
 
 from include.contracts.clock import rfc3339
@@ -16,7 +15,8 @@ from tests.support.airflow import (
     shown,
     status,
 )
-from tests.support.browser import integrity, logged_in, started_run
+from tests.support.browser import STATE_MS, integrity, logged_in, started_run
+from tests.support.http import HTTP
 
 pytestmark = pytest.mark.timeout(900)  # two Spark jobs, and as many watches
 
@@ -53,14 +53,14 @@ def test_on_call_gets_from_the_alert_to_the_all_clear(pipeline, operator, webhoo
     assert watch() == [alert]
 
     # 2. the runbook opens at its address
-    runbook = httpx.get(alert["runbook"], headers=operator.authorization())
+    runbook = HTTP.get(alert["runbook"], headers=operator.authorization())
     assert runbook.text.startswith("# A night failed, or a day is not certified\n")
 
     with logged_in(browser, pipeline.airflow_url, "operator", pipeline.variables["AIRFLOW_OPERATOR_PASSWORD"]) as page:
         # 3. the state now
         frame = integrity(page)
         alerts = frame.get_by_role("region", name="Open alerts")
-        assert alert["text"] in alerts.inner_text()
+        alerts.get_by_text(alert["text"]).first.wait_for(timeout=STATE_MS)
 
         # 4. the day and its reason
         frame.get_by_role("link", name=str(day), exact=True).click()

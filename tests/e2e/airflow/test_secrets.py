@@ -3,13 +3,13 @@
 Command lines are watched from the start to the end of Airflow by `batch_side`.
 """
 
-import httpx
 import psycopg2
 import pytest
 from psycopg2 import sql
 
 from stack.airflow_env import airflow_environment
 from tests.support.airflow import RUN_DEADLINE_S
+from tests.support.http import HTTP
 from tests.support.pipeline_processes import ROOT
 
 MARK = "a reason to be found"  # shows that each search finds what is there
@@ -82,7 +82,7 @@ def test_no_page_and_no_answer_of_airflow_has_a_secret(pipeline, searched):
     instances = "/api/v2/dags/~/dagRuns/~/taskInstances?limit=100&order_by=-start_date"  # with rendered templates
     with pipeline.airflow("admin") as admin:
         answers = {
-            path: httpx.get(f"{pipeline.airflow_url}{path}", headers=admin.authorization(), timeout=60).text
+            path: HTTP.get(f"{pipeline.airflow_url}{path}", headers=admin.authorization()).text
             for path in (
                 instances,
                 "/api/v2/dags/~/dagRuns/~/taskInstances/~/xcomEntries?limit=100",

@@ -56,7 +56,7 @@ class Stream:
         return code
 
     def metrics(self):
-        return urllib.request.urlopen(f"{self._url}/metrics", timeout=5).read().decode()
+        return urllib.request.urlopen(f"{self._url}/metrics", timeout=60).read().decode()
 
     def _is_healthy(self):
         assert self._process.poll() is None, self._log.read_text(errors="replace")[-3000:]

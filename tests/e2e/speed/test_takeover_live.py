@@ -136,8 +136,8 @@ def test_a_driver_stands_by_beside_one_that_runs_and_leads_when_that_is_killed(s
         running.append(start(beside, logs[1]))
         standing_by = f"starting: standing by: driver {driver_id} on "
         wait_until(lambda: str(health(beside)).startswith(standing_by), 60, f"it stands by, see {logs[1]}")
+        wait_until(lambda: health(variables) is None, 30, "the leader answers")
         assert rows(settings, LEASE) == [(epoch, driver_id)]
-        assert health(variables) is None
         running[0].kill()
         wait_until(lambda: health(beside) is None, 120, f"the other one leads, see {logs[1]}")
         assert rows(settings, LEASE)[0][0] == epoch + 1

@@ -13,7 +13,7 @@ from tests.fakes.events import board, member
 from tests.servers import wait_until
 from tests.support.certifying import nothing_waits
 from tests.support.collector import Collector
-from tests.support.gateway_process import GatewayProcess
+from tests.support.gateway_process import LONG_DEADLINE, GatewayProcess
 from tests.support.http import HTTP
 from tests.support.pipeline import environment, produce, rows, with_topics
 
@@ -61,7 +61,7 @@ def headers_of_output(kafka):
 def test_a_trace_is_followed_from_the_call_to_the_row(kafka, postgres, collector, tmp_path):
     variables = environment(kafka, postgres, "tracing_live", tmp_path)
     settings = with_topics(kafka, postgres, "tracing_live", tmp_path)
-    gateway = GatewayProcess.over(tmp_path, kafka.bootstrap_servers, **collector.variables())
+    gateway = GatewayProcess.over(tmp_path, kafka.bootstrap_servers, **LONG_DEADLINE, **collector.variables())
     stream = Stream({**variables, **collector.variables()}, tmp_path / "stream.log")
     try:
         gateway.start()

@@ -92,6 +92,7 @@ def test_aborted_records_and_marks_of_transactions_are_not_archived(archive):
             _, key, value, headers = a_board(number)
             producer.produce(STREAM, json.dumps(value), str(key), headers=headers)
         end()
+    archive.log.wait_for_markers(STREAM)
     archive.run()
     assert days_of(archive) == {(number, DATE) for number in range(1, 9)}
     assert archive.run() == []

@@ -96,6 +96,7 @@ def test_reads_what_was_committed_and_nothing_else(settings):
         producer.produce("board", f"v{number}".encode(), b"1", partition=0)
         producer.flush(30)
         producer.commit_transaction(30) if is_kept else producer.abort_transaction(30)
+    TopicLog(settings.kafka.bootstrap_servers).wait_for_markers("board")
     end = OffsetReader(settings.kafka.connection).ends("board")[0]
     assert end == 6  # three records, three markers
     tables = list(read_split(TopicSplit("board", 0, 0, end), settings.kafka.connection))

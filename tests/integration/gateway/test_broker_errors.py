@@ -24,6 +24,8 @@ from tests.support.mock_broker import PRODUCE, MockBrokers, mock_brokers
 
 PARTITIONS = 4
 DEADLINE_S = 0.4
+LONG_S = 10.0  # where nothing waits for the deadline
+SOME_S = 3.0  # where a few events do
 
 IN_TIME = {
     "_MSG_TIMED_OUT",
@@ -57,12 +59,12 @@ def brokers(all_brokers):
 class Gateway:
     """Intake, supervision and drain over the real producer; the store is in memory."""
 
-    def __init__(self, brokers: MockBrokers, failures: int) -> None:
+    def __init__(self, brokers: MockBrokers, failures: int, deadline_s: float) -> None:
         self.stops: list[str] = []
         self.store = MemoryFallbackStore(FixedClock())
         self.counters = Counters()
         self.circuit = Circuit(failures)
-        self.producer = KafkaProducer(KafkaConnection(brokers.bootstrap_servers), DEADLINE_S)
+        self.producer = KafkaProducer(KafkaConnection(brokers.bootstrap_servers), deadline_s)
         self.supervisor = Supervisor(self.producer, self.circuit, self.counters, self.stops.append)
         home = HomeCluster(self.producer, self.circuit, self.supervisor)
         parts = (
@@ -87,9 +89,11 @@ class Gateway:
 
 
 @contextlib.asynccontextmanager
-async def running(brokers: MockBrokers, failures: int = 1000, time_s: float = 30) -> AsyncIterator[Gateway]:
+async def running(
+    brokers: MockBrokers, failures: int = 1000, time_s: float = 60, deadline_s: float = DEADLINE_S
+) -> AsyncIterator[Gateway]:
     """A gateway whose producer has delivered a record of each partition."""
-    gateway = Gateway(brokers, failures)
+    gateway = Gateway(brokers, failures, deadline_s)
     gateway.store.open()
     gateway.producer.start(gateway.on_client_failure)
     try:
@@ -179,7 +183,7 @@ def test_whatever_the_broker_answers_to_a_produce_is_dealt_with_as_the_table_say
 
 def test_fatal_error_restarts_the_producer_once_and_loses_no_event(brokers):
     async def scenario():
-        async with running(brokers) as gateway:
+        async with running(brokers, deadline_s=LONG_S) as gateway:
             brokers.answer(PRODUCE, [KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER] * 1000)
             records = [record(n, f"e-{n}") for n in range(20)]
             outcomes = await gateway.intake.keep_all(records)
@@ -205,7 +209,7 @@ def test_partition_without_a_leader_costs_few_events_their_deadline_and_the_othe
 
     async def scenario():
         brokers.lead("board", lame, broker=2)
-        async with running(brokers, failures=3) as gateway:
+        async with running(brokers, failures=3, deadline_s=SOME_S) as gateway:
             brokers.stop(2)
             kept = []
             for n in range(20):
@@ -258,7 +262,7 @@ def test_topic_that_is_not_there_costs_few_events_their_deadline_and_the_other_t
 
     async def scenario():
         brokers.fail_topic("not-made-yet", KafkaError.UNKNOWN_TOPIC_OR_PART)
-        async with running(brokers, failures=3) as gateway:
+        async with running(brokers, failures=3, deadline_s=SOME_S) as gateway:
             outcomes = []
             for n in range(10):
                 outcomes.append(await gateway.intake.keep(of_missing(n)))
@@ -277,7 +281,7 @@ def test_topic_that_is_not_there_costs_few_events_their_deadline_and_the_other_t
 
 def test_broker_that_is_too_old_has_the_event_kept_and_the_gateway_stopped(brokers):
     async def scenario():
-        async with running(brokers) as gateway:
+        async with running(brokers, deadline_s=LONG_S) as gateway:
             brokers.answer(PRODUCE, [KafkaError.UNSUPPORTED_VERSION] * 100)
             return gateway, await gateway.intake.keep(record(1, "e-1"))
 
@@ -312,7 +316,17 @@ def test_drain_sets_nothing_aside_for_an_answer_that_is_not_about_the_record(bro
     aside = asyncio.run(scenario())
     assert {name for name, ids in aside.items() if ids} <= OF_THE_RECORD
     assert all(ids == [name] for name, ids in aside.items() if ids)
-    assert aside["INVALID_RECORD"]
+
+
+def test_drain_sets_a_record_aside_that_is_refused_for_itself(brokers):
+    async def scenario():
+        async with running(brokers, deadline_s=LONG_S) as gateway:
+            await gateway.store.put(of_partition(gateway, 1, "e-1"), "test", may_be_in_kafka=False)
+            brokers.answer(PRODUCE, [KafkaError.INVALID_RECORD] * 1000)
+            await gateway.drain.once()
+            return [record.event_id for record, _ in map(_waiting_and_why, gateway.store.refused.values())]
+
+    assert asyncio.run(scenario()) == ["e-1"]
 
 
 def _waiting_and_why(refused):

@@ -5,6 +5,7 @@ import pytest
 from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.full_disk import small_disk
+from tests.support.gateway_process import LONG_DEADLINE
 from tests.support.http import HTTP
 from tests.support.messages import NOT_WRITABLE
 
@@ -84,7 +85,7 @@ def test_full_disk_is_503_loses_nothing_and_recovers_without_a_restart(broker, d
 
 
 def test_full_disk_when_the_broker_is_back_sends_each_record_once(broker, disk, tmp_path):
-    gateway = disk.gateway(tmp_path, broker.bootstrap_servers).start()
+    gateway = disk.gateway(tmp_path, broker.bootstrap_servers, **LONG_DEADLINE).start()
     sender = Sender(gateway)
     broker.kill()
     wait_until(lambda: sender.post().status_code == OK and fallback(gateway)["circuit"] != "closed", 30, "circuit open")

@@ -7,7 +7,7 @@ from include.gateway.auth import token_file
 from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.full_disk import small_disk
-from tests.support.gateway_process import GatewayProcess
+from tests.support.gateway_process import LONG_DEADLINE, GatewayProcess
 from tests.support.http import HTTP
 
 HEADERS = {"Authorization": "Bearer data-token"}
@@ -25,7 +25,7 @@ def of_key(broker, board_id):
 
 def test_full_disk_costs_no_answer_and_keys_are_written_again_when_it_has_room(gateway_broker, tmp_path):
     with small_disk(tmp_path / "disk", 16 << 20) as disk:
-        gateway = disk.gateway(tmp_path, gateway_broker.bootstrap_servers).start()
+        gateway = disk.gateway(tmp_path, gateway_broker.bootstrap_servers, **LONG_DEADLINE).start_sending()
         try:
             disk.fill()
             first, again = post(gateway, "full", 8_100_000_001), post(gateway, "full", 8_100_000_001)
@@ -35,7 +35,7 @@ def test_full_disk_costs_no_answer_and_keys_are_written_again_when_it_has_room(g
             disk.free()
             later = post(gateway, "later", 8_100_000_002)
             assert gateway.terminate() == 0
-            gateway.start()
+            gateway.start_sending()
             assert post(gateway, "later", 8_100_000_002).content == later.content
         finally:
             gateway.kill()
@@ -47,11 +47,11 @@ def test_full_disk_costs_no_answer_and_keys_are_written_again_when_it_has_room(g
 def test_strange_journal_does_not_stop_the_start(gateway_broker, tmp_path, content):
     (tmp_path / "fallback").mkdir(mode=0o700)
     (tmp_path / "fallback" / "idempotency.sqlite").write_bytes(content)
-    gateway = GatewayProcess.over(tmp_path, gateway_broker.bootstrap_servers).start()
+    gateway = GatewayProcess.over(tmp_path, gateway_broker.bootstrap_servers, **LONG_DEADLINE).start_sending()
     try:
         first = post(gateway, str(tmp_path), 8_100_000_003)
         assert gateway.terminate() == 0
-        gateway.start()
+        gateway.start_sending()
         again = post(gateway, str(tmp_path), 8_100_000_003)
     finally:
         gateway.kill()
@@ -65,11 +65,13 @@ def event_ids(broker, board_id):
 
 def test_two_clients_with_one_key_and_one_client_after_the_window_send_events_of_their_own(gateway_broker, tmp_path):
     board_id = 8_100_000_004
-    gateway = GatewayProcess.over(tmp_path, gateway_broker.bootstrap_servers, GATEWAY_IDEMPOTENCY_WINDOW_S="1")
+    gateway = GatewayProcess.over(
+        tmp_path, gateway_broker.bootstrap_servers, GATEWAY_IDEMPOTENCY_WINDOW_S="1", **LONG_DEADLINE
+    )
     tokens = tmp_path / "gateway-tokens.json"
     entry = token_file.Entry("other", (token_file.digest("other-token"),), topics=("board",))
     token_file.write(tokens, token_file.add(token_file.read(tokens), entry))
-    gateway.start()
+    gateway.start_sending()
 
     def send(token, title):
         headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": "one-key"}
@@ -93,7 +95,9 @@ def test_same_call_has_one_identity_after_the_window_after_a_kill_and_at_another
     for folder in folders:
         folder.mkdir()
         gateways.append(
-            GatewayProcess.over(folder, gateway_broker.bootstrap_servers, GATEWAY_IDEMPOTENCY_WINDOW_S="1").start()
+            GatewayProcess.over(
+                folder, gateway_broker.bootstrap_servers, GATEWAY_IDEMPOTENCY_WINDOW_S="1", **LONG_DEADLINE
+            ).start_sending()
         )
     try:
         one, other = gateways
@@ -106,7 +110,7 @@ def test_same_call_has_one_identity_after_the_window_after_a_kill_and_at_another
             "the window is over and the call is made anew",
         )
         one.kill()
-        one.start()
+        one.start_sending()
         answers.append(post(one, "same", board_id))
     finally:
         for gateway in gateways:

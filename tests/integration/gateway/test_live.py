@@ -5,6 +5,7 @@ import itertools
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
@@ -18,7 +19,7 @@ from include.runtime.settings import Settings
 from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.broker import PARTITIONS
-from tests.support.gateway_process import GatewayProcess
+from tests.support.gateway_process import LONG_DEADLINE, GatewayProcess
 from tests.support.http import HTTP
 
 board_ids = itertools.count(1)
@@ -29,12 +30,27 @@ def broker(gateway_broker):
     return gateway_broker
 
 
+@contextmanager
+def sending(broker, folder, **settings):
+    process = GatewayProcess.over(folder, broker.bootstrap_servers, **settings).start_sending()
+    try:
+        yield process
+    finally:
+        process.kill()
+        broker.mend()
+
+
 @pytest.fixture
 def gateway(broker, tmp_path):
-    process = GatewayProcess.over(tmp_path, broker.bootstrap_servers).start()
-    yield process
-    process.kill()
-    broker.mend()
+    with sending(broker, tmp_path, **LONG_DEADLINE) as process:
+        yield process
+
+
+@pytest.fixture
+def hasty(broker, tmp_path):
+    """A gateway with the deadline of the product, which the events of an outage wait for."""
+    with sending(broker, tmp_path) as process:
+        yield process
 
 
 def in_topic(broker, event_ids, topic="board"):
@@ -45,6 +61,10 @@ def in_topic(broker, event_ids, topic="board"):
 
 def ids_of(messages):
     return [dict(message.headers())["event-id"].decode() for message in messages]
+
+
+def is_in_kafka(answer):
+    return answer["keptIn"] == "kafka"
 
 
 def no_backlog(gateway):
@@ -113,33 +133,34 @@ def test_outage_loses_nothing_and_keeps_each_keys_order(broker, gateway):
         assert accepted_at < replayed_at <= appended_ms
 
 
-def test_frozen_broker_costs_a_few_deadlines_and_its_late_copies_share_the_event_id(broker, gateway):
+def test_frozen_broker_costs_a_few_deadlines_and_its_late_copies_share_the_event_id(broker, hasty):
     posted = []
-    with gateway.client() as client:
-        client.post_event("board", board(next(board_ids)))
+    with hasty.client() as client:
+        wait_until(lambda: is_in_kafka(client.post_event("board", board(next(board_ids)))), 30, "Kafka is used")
+        no_backlog(hasty)
         broker.freeze()
         for _ in range(20):
             answer = client.post_event("board", board(next(board_ids)))
             assert answer["keptIn"] == "fallback"
             posted.append(answer["eventId"])
-        assert 1 <= client.fallback()["ambiguous"] <= gateway.settings.gateway.circuit_failures
+        assert 1 <= client.fallback()["ambiguous"] <= hasty.settings.gateway.circuit_failures
         broker.thaw()
-        no_backlog(gateway)
+        no_backlog(hasty)
     assert set(ids_of(in_topic(broker, posted))) == set(posted)
 
 
-def test_gateway_killed_in_an_outage_loses_nothing(broker, gateway):
+def test_gateway_killed_in_an_outage_loses_nothing(broker, hasty):
     broker.freeze()
-    with gateway.client() as client:
+    with hasty.client() as client:
         values = [board(next(board_ids)) for _ in range(50)]
         results = client.post_events("board", values)
-    gateway.kill()
-    gateway.start()
-    with gateway.client() as client:
+    hasty.kill()
+    hasty.start()
+    with hasty.client() as client:
         assert client.fallback()["backlog"] == 50
         results.append(client.post_event("board", board(next(board_ids))))
     broker.thaw()
-    no_backlog(gateway)
+    no_backlog(hasty)
     posted = [result["eventId"] for result in results]
     assert set(ids_of(in_topic(broker, posted))) == set(posted)
 
@@ -179,7 +200,8 @@ def test_sigterm_in_an_outage_keeps_what_is_in_flight(broker, gateway):
             answers.append(client.post_event("board", board(next(board_ids))))
 
     with gateway.client() as client:
-        client.post_event("board", board(next(board_ids)))
+        wait_until(lambda: is_in_kafka(client.post_event("board", board(next(board_ids)))), 30, "Kafka is used")
+    no_backlog(gateway)
     broker.freeze()
     try:
         poster = threading.Thread(target=post)

@@ -5,6 +5,7 @@ import logging
 import re
 import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -125,9 +126,10 @@ def test_as_text_an_entry_is_one_line():
 def test_a_client_over_its_quota_is_refused_and_admin_calls_are_not(tmp_path):
     gateway = GatewayProcess.over(tmp_path, NO_BROKER, GATEWAY_CLIENT_REQUESTS_PER_S="2")
     gateway.start()
-    answers = [post(gateway, member(1)) for _ in range(8)]
+    with ThreadPoolExecutor(8) as clients:  # at once: the quota is renewed while calls follow each other
+        answers = [*clients.map(lambda _: post(gateway, member(1)), range(8))]
     refused = [answer for answer in answers if answer.status_code == 429]
-    assert [answer.status_code for answer in answers[:4]] == [201] * 4
+    assert [answer.status_code for answer in answers].count(201) == 8 - len(refused) >= 4
     assert refused
     assert {answer.headers["retry-after"] for answer in refused} == {"1"}
     with gateway.client() as client:

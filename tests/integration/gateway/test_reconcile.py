@@ -32,7 +32,7 @@ from spark_jobs.decoding.reference import read_record
 from tests.servers import wait_until
 from tests.support.broker import producers_times
 from tests.support.database import database_environment, migrated
-from tests.support.gateway_process import GatewayProcess
+from tests.support.gateway_process import LONG_DEADLINE, GatewayProcess
 from tests.support.http import HTTP
 from tests.support.messages import OTHER_PIPELINE
 from tests.support.sending import sending
@@ -268,9 +268,9 @@ def test_row_answered_503_with_broker_down_and_store_full_is_found_by_the_comman
         tmp_path,
         broker.bootstrap_servers,
         GATEWAY_FALLBACK_MAX_BYTES="1",
-        GATEWAY_DELIVERY_TIMEOUT_S="1",
+        **LONG_DEADLINE,
         **environment,
-    ).start()
+    ).start_sending()
 
     def post():
         return HTTP.post(f"{gateway.url}/boards", json=BOARD_FIELDS, headers=HEADERS, timeout=30)
@@ -312,9 +312,9 @@ def test_retry_with_the_same_key_after_503_produces_the_row_that_was_saved(broke
         tmp_path,
         broker.bootstrap_servers,
         GATEWAY_FALLBACK_MAX_BYTES="1",
-        GATEWAY_DELIVERY_TIMEOUT_S="1",
+        **LONG_DEADLINE,
         **environment,
-    ).start()
+    ).start_sending()
     key = str(uuid.uuid4())
 
     def post():

@@ -2,12 +2,11 @@
 
 import json
 
-import httpx
 import pytest
 
 from include.database.sessions import connect
 from tests.support.database import database_environment, migrated
-from tests.support.gateway_process import GatewayProcess
+from tests.support.gateway_process import LONG_DEADLINE, GatewayProcess
 from tests.support.http import HTTP
 
 HEADERS = {"Authorization": "Bearer data-token"}
@@ -27,8 +26,8 @@ def database(postgres):
 @pytest.fixture
 def gateway(broker, database, postgres, tmp_path):
     process = GatewayProcess.over(
-        tmp_path, broker.bootstrap_servers, **database_environment(postgres, "gateway_rows")
-    ).start()
+        tmp_path, broker.bootstrap_servers, **LONG_DEADLINE, **database_environment(postgres, "gateway_rows")
+    ).start_sending()
     yield process
     process.kill()
 
@@ -42,7 +41,7 @@ def test_member_is_saved_then_produced_through_its_whole_life(broker, database, 
         made = client.post_member({"nickname": "하늘", "city": "서울"})
     path = f"{gateway.url}/members/{made['id']}"
     changed = HTTP.put(path, headers=HEADERS, json={"nickname": "바다"}).json()
-    deleted = httpx.delete(path, headers=HEADERS).json()
+    deleted = HTTP.delete(path, headers=HEADERS).json()
     assert {made["keptIn"], changed["keptIn"], deleted["keptIn"]} == {"kafka"}
     with connect(database, "gateway") as connection, connection.cursor() as cursor:
         cursor.execute("SELECT nickname, city, deleted_at IS NULL FROM site.member WHERE id = %s", (made["id"],))
@@ -84,7 +83,7 @@ def test_same_key_over_a_crash_makes_one_row_and_one_identity(broker, database, 
 
     first = post()
     gateway.kill()  # perhaps before the answer was written down
-    gateway.start()
+    gateway.start_sending()
     second, third = post(), post()
     assert (first.status_code, second.status_code) == (201, 201)
     assert first.json()["id"] == second.json()["id"] == third.json()["id"]
@@ -110,7 +109,7 @@ def test_same_key_over_a_restart_has_the_same_answer_and_no_second_record(broker
 
     first = post()
     assert gateway.terminate() == 0
-    gateway.start()
+    gateway.start_sending()
     second = post()
     assert (first.status_code, first.content) == (second.status_code, second.content) == (200, first.content)
     assert len(of_key(broker, "board", value["id"])) == 2

@@ -19,7 +19,7 @@ from tests.fakes.events import board, member
 from tests.servers import kafka_server, wait_until
 from tests.support.access import AUTHORIZER, Access
 from tests.support.broker import PARTITIONS, Broker
-from tests.support.gateway_process import GatewayProcess
+from tests.support.gateway_process import LONG_DEADLINE, GatewayProcess
 from tests.support.http import HTTP
 
 ALLOWED_BYTES = 200_000  # a topic's max.message.bytes: of a whole batch
@@ -121,7 +121,7 @@ def test_topic_that_takes_less_than_the_gateways_batches_is_refused_at_the_start
 
 
 def test_event_larger_than_its_topic_takes_is_413_and_not_spilled(admin, start):
-    gateway = start()
+    gateway = start(**LONG_DEADLINE)
     with gateway.client() as client, admin.limited("board", ALLOWED_BYTES):
         wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used")
         is_drained(gateway)
@@ -173,12 +173,13 @@ def test_topic_that_takes_less_than_a_batch_costs_no_small_event(broker, admin, 
 
 
 def test_backlog_waits_while_the_topic_may_not_be_written_to_and_none_of_it_is_set_aside(broker, admin, start):
-    gateway = start()
+    gateway = start(**LONG_DEADLINE)
     with gateway.client() as client:
         for topic, value in (("member", member), ("board", board)):
             wait_until(lambda t=topic, v=value: in_kafka(client, t, v(next(ids))), 30, "Kafka is used")
         is_drained(gateway)
         admin.deny("member")
+        replayed = client.fallback()["replayed"]
         try:
             broker.kill()
             again = [next(ids) for _ in range(5)]
@@ -187,9 +188,12 @@ def test_backlog_waits_while_the_topic_may_not_be_written_to_and_none_of_it_is_s
             assert {answer["keptIn"] for answer in posted + others} == {"fallback"}
             broker.start()
             wait_until(
-                lambda: client.fallback()["replayed"] >= len(others), 60, "events of the topic that may be written to"
+                lambda: client.fallback()["replayed"] >= replayed + len(others),
+                60,
+                "events of the topic that may be written to",
             )
             wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "the other topic is used")
+            wait_until(lambda: client.fallback()["backlog"] == len(posted), 60, "the other topic waits for nothing")
             state = client.fallback()
             assert (state["refused"], state["backlog"], state["circuit"]) == (0, len(posted), "closed")
             posted.append(client.post_event("member", member(again[0], version=4)))
@@ -208,7 +212,7 @@ def test_backlog_waits_while_the_topic_may_not_be_written_to_and_none_of_it_is_s
 
 
 def test_live_events_of_a_topic_that_may_not_be_written_to_are_kept_and_the_other_topics_do_not_wait(admin, start):
-    gateway = start()
+    gateway = start(**LONG_DEADLINE)
     with gateway.client() as client:
         wait_until(lambda: in_kafka(client, "member", member(next(ids))), 30, "Kafka is used")
         is_drained(gateway)
@@ -249,7 +253,7 @@ def test_gateway_that_may_not_produce_idempotently_keeps_what_comes_and_goes_on_
 
 def test_events_of_a_topic_that_is_not_there_wait_for_it_and_the_other_topics_do_not(broker, admin, start):
     admin.delete("member")
-    gateway = start()
+    gateway = start(GATEWAY_DELIVERY_TIMEOUT_S="3")
     with gateway.client() as client:
         wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used")
         is_drained(gateway)

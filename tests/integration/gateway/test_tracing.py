@@ -11,7 +11,7 @@ from stack.machine import unused
 from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.collector import Collector
-from tests.support.gateway_process import GatewayProcess
+from tests.support.gateway_process import LONG_DEADLINE, GatewayProcess
 from tests.support.http import HTTP
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -37,15 +37,15 @@ def collector():
 def gateway(broker, collector, tmp_path_factory):
     folder = tmp_path_factory.mktemp("traced")
     process = GatewayProcess.over(folder, broker.bootstrap_servers, LOG_FORMAT="json", GATEWAY_ACCESS_LOG="on",
-                                  **collector.variables())  # fmt: skip
-    yield process.start()
+                                  **LONG_DEADLINE, **collector.variables())  # fmt: skip
+    yield process.start_sending()
     process.kill()
 
 
 @pytest.fixture(scope="module")
 def untraced(broker, tmp_path_factory):
-    process = GatewayProcess.over(tmp_path_factory.mktemp("untraced"), broker.bootstrap_servers)
-    yield process.start()
+    process = GatewayProcess.over(tmp_path_factory.mktemp("untraced"), broker.bootstrap_servers, **LONG_DEADLINE)
+    yield process.start_sending()
     process.kill()
 
 
@@ -176,7 +176,7 @@ def test_a_collector_that_takes_nothing_costs_no_event(broker, tmp_path, kind):
         collector.status = 400
     else:
         collector.is_open.clear()
-    gateway = GatewayProcess.over(tmp_path, broker.bootstrap_servers, **variables).start()
+    gateway = GatewayProcess.over(tmp_path, broker.bootstrap_servers, **LONG_DEADLINE, **variables).start_sending()
     try:
         event_ids = [post(gateway, one(), SAMPLED)[0][0] for _ in range(20)]
         assert len(records_of(broker, event_ids)) == 20

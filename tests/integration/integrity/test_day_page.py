@@ -2,6 +2,7 @@
 
 import dataclasses
 import socket
+from functools import partial
 
 import httpx
 import psycopg2
@@ -13,7 +14,7 @@ from include.contracts.day import Day
 from include.integrity.days.comparison import verify
 from include.integrity.days.publication import undo
 from include.integrity.pages import app as page
-from include.integrity.pages.app import create_app
+from include.integrity.pages.app import READ, create_app
 from include.integrity.pages.day_page import load_day, load_difference
 from include.integrity.pages.page_model import load_rows, read_state
 from include.runtime.kafka_connection import KafkaConnection
@@ -176,7 +177,8 @@ def test_servers_that_are_gone_or_frozen_leave_a_page_that_says_so(settings, day
             kafka=dataclasses.replace(settings.kafka, connection=KafkaConnection(f"127.0.0.1:{port}")),
             gateway=dataclasses.replace(settings.gateway, url=f"http://127.0.0.1:{port}", admin_token="t"),
         )
-        pages = TestClient(create_app(lambda: None, ["board_detail"], lambda _: lost))
+        patient = dataclasses.replace(READ, state=partial(read_state, timeout_s=10.0))
+        pages = TestClient(create_app(lambda: None, ["board_detail"], lambda _: lost, sources=patient))
         now = pages.get("/board_detail/state")
         whole = pages.get("/")
 

@@ -219,8 +219,6 @@ def test_a_key_without_a_trace(settings):
 
 
 def test_places_that_do_not_answer_are_named(settings, streamed, monkeypatch):
-    monkeypatch.setattr(offsets, "TIMEOUT_S", 1)
-
     def silent(_):
         raise GatewayUnavailable(url="http://gateway", reason="ConnectError")
 
@@ -230,6 +228,7 @@ def test_places_that_do_not_answer_are_named(settings, streamed, monkeypatch):
     lost = dataclasses.replace(
         settings, kafka=dataclasses.replace(settings.kafka, connection=KafkaConnection("127.0.0.1:1"))
     )
+    monkeypatch.setattr(offsets, "TIMEOUT_S", 1)
     shown = look(lost, key=1)
     assert "is shown" in shown.verdict
     assert [place.split(":")[0] for place in shown.unknown] == ["Kafka"]

@@ -376,9 +376,9 @@ def far(proxied, monkeypatch):
     log, direct = TopicLog(kafka.bootstrap_servers), KafkaConnection(kafka.bootstrap_servers)
     for topic in (SOURCE, OUTPUT):
         log.make(topic, 2)
-    monkeypatch.setattr(delivery, "TRANSACTION_S", 3.0)
     mine, _ = opened(KafkaConnection(proxy.address), log)
     send(mine, records(1), OffsetRange({}, {0: 1, 1: 0}))
+    monkeypatch.setattr(delivery, "TRANSACTION_S", 3.0)
 
     def lose(call):
         def at(name):
@@ -434,7 +434,7 @@ def test_a_commit_that_arrives_after_the_next_driver_came_commits_nothing(proxie
     assert keys(direct, log) == {1: 1, 2: 1}
 
 
-def test_a_connection_that_ends_before_the_answer_is_opened_again(proxied, far):
+def test_a_connection_that_ends_before_the_answer_is_opened_again(proxied, far, monkeypatch):
     mine, lose, direct, log = far
     _, proxy = proxied
 
@@ -446,6 +446,7 @@ def test_a_connection_that_ends_before_the_answer_is_opened_again(proxied, far):
         proxy.lose_answers()
         cutting.start()
 
+    monkeypatch.setattr(delivery, "TRANSACTION_S", 30.0)
     cutting = threading.Thread(target=cut_when_committed)
     lose(lose_the_answer)
     send(mine, records(2), SECOND)

@@ -87,7 +87,7 @@ def test_other_queries_are_not_concerned(settings):
 
 def test_taking_one_querys_lease_ends_no_transaction_of_the_others(settings):
     join, serve = taken(settings, "a", "join"), taken(settings, "a", "serve")
-    later = DriverLease(settings.database, "b", ["serve"], take_s=0.3)
+    later = DriverLease(settings.database, "b", ["serve"], take_s=2)
     with closing(open_connection(settings.database, "stream")) as silent, silent.cursor() as of_serve:
         serve.hold(of_serve)
         with connect(settings.database, "stream") as connection, connection.cursor() as of_join:
@@ -217,7 +217,7 @@ class Silent:
 
 def test_a_driver_that_stands_still_in_a_transaction_does_not_keep_the_lease(settings):
     older = taken(settings, "a")
-    later = DriverLease(settings.database, "b", take_s=0.3)
+    later = DriverLease(settings.database, "b", take_s=2)
     with closing(open_connection(settings.database, "stream")) as connection, connection.cursor() as cursor:
         older.hold(cursor)
         cursor.execute(WRITE, ("older",))
@@ -231,7 +231,7 @@ def test_a_driver_that_stands_still_in_a_transaction_does_not_keep_the_lease(set
 def test_a_driver_that_stands_still_while_it_sends_rows_does_not_keep_it_either(settings):
     """PostgreSQL ends no COPY by a time-out while it waits for the client."""
     older, silent = taken(settings, "a"), Silent()
-    limits = SessionLimits(statement_s=0.5, idle_in_transaction_s=0.5)
+    limits = SessionLimits(statement_s=5, idle_in_transaction_s=5)
 
     def copy():
         with connect(settings.database, "stream", limits=limits) as connection, connection.cursor() as cursor:
@@ -242,7 +242,7 @@ def test_a_driver_that_stands_still_while_it_sends_rows_does_not_keep_it_either(
         copying = pool.submit(copy)
         try:
             assert silent.asked.wait(10)
-            assert DriverLease(settings.database, "b", take_s=0.3).take() == 2
+            assert DriverLease(settings.database, "b", take_s=2).take() == 2
         finally:
             silent.go_on.set()
         with pytest.raises(DatabaseUnavailable):

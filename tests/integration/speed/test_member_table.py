@@ -103,6 +103,7 @@ def test_a_table_that_was_killed_reads_what_was_in_memory_again(opened, settings
     send(settings, ids, (1, "in a segment", NOON))
     first = opened()
     first.load()
+    first._writing.result(60)
     send(settings, ids, (1, "in memory", EVENING), (2, "in memory", EVENING))
     first.refresh()
     second = opened()  # the first one wrote nothing since

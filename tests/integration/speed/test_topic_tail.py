@@ -52,6 +52,7 @@ def there(start, ends):
 def test_each_range_has_its_records_once_and_in_order(kafka, log, monkeypatch, seed, most_ahead):
     monkeypatch.setattr(reader, "MAX_AHEAD", most_ahead)
     chance = random.Random(seed)
+    log.wait_for_markers(TOPIC)
     last = log.offsets.ends(TOPIC)
     assert last == {0: 96, 1: 96, 2: 104}
     with closing(TopicTail(KafkaConnection(kafka.bootstrap_servers), TOPIC)) as tail:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,6 +41,14 @@ class Lease:
 def impatient(monkeypatch):
     monkeypatch.setattr(standby, "LOOK_S", 0.01)
     monkeypatch.setattr(standby, "SILENT_S", 0.2)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Its time in seconds, which only the test sets."""
+    clock_s = [0.0]
+    monkeypatch.setattr(standby, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
+    return clock_s
 
 
 @pytest.fixture
@@ -100,15 +109,18 @@ def test_it_waits_as_long_as_the_other_lives(stop):
     wait_until(lambda: result == [{"join": 0, "serve": 7}], 10, "the other one is silent")
 
 
-def test_silence_counts_while_the_database_answers(stop):
+def test_silence_counts_while_the_database_answers(stop, clock):
     lease = Lease(holder())
     lease.lives = False
     lease.answer = DatabaseUnavailable()
     result = waiting(lease, stop)
-    wait_until(lambda: lease.looks > 50, 10, "an outage for longer than a silence")
+    wait_until(lambda: lease.looks > 2, 10, "an outage")
+    clock[0] = 1.0  # longer than a silence
+    wait_until(lambda: lease.looks > 10, 10, "it goes on")
     lease.answer, looks = holder(), lease.looks
     wait_until(lambda: lease.looks > looks + 3, 10, "the database is back")
     assert result == []
+    clock[0] = 2.0
     wait_until(lambda: result == [{"join": 0, "serve": 7}], 10, "the other one stays silent")
 
 
