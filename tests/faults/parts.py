@@ -130,7 +130,7 @@ class Parts:
             give_up_store(self.settings, former, "the proof has removed it, and nothing waited in it", "faults")
 
     @contextlib.contextmanager
-    def patient(self) -> Iterator[None]:
+    def long_deadline(self) -> Iterator[None]:
         """The gateway, started again, waits for a broker that a busy machine holds up; it is no fault."""
         usual = self.gateway.environment
         self._restart(usual | LONG_DEADLINE)

@@ -109,7 +109,7 @@ class Proof:
         if Fault.DISK_FULL in theme:
             self.parts.renew_store()
         journal = self.folder / f"round-{number}.jsonl"
-        with nullcontext() if faults else parts.patient():
+        with nullcontext() if faults else parts.long_deadline():
             load = start_load(parts.gateway, parts.pipeline, journal, number, self.seed, self.clients)
             gateway = self.parts.gateway
             rows = None

@@ -177,8 +177,8 @@ def test_servers_that_are_gone_or_frozen_leave_a_page_that_says_so(settings, day
             kafka=dataclasses.replace(settings.kafka, connection=KafkaConnection(f"127.0.0.1:{port}")),
             gateway=dataclasses.replace(settings.gateway, url=f"http://127.0.0.1:{port}", admin_token="t"),
         )
-        patient = dataclasses.replace(READ, state=partial(read_state, timeout_s=10.0))
-        pages = TestClient(create_app(lambda: None, ["board_detail"], lambda _: lost, sources=patient))
+        sources = dataclasses.replace(READ, state=partial(read_state, timeout_s=10.0))
+        pages = TestClient(create_app(lambda: None, ["board_detail"], lambda _: lost, sources=sources))
         now = pages.get("/board_detail/state")
         whole = pages.get("/")
 
