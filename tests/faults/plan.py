@@ -110,7 +110,7 @@ def plan(seed: int, number: int, theme: tuple[Fault, ...]) -> Plan:
         spans.append(_span(chance, Fault.DISK_FULL, chance.uniform(outage.begin_s, outage.end_s)))
     at = _FIRST_S
     for fault in OF_THE_FILE:
-        if fault in theme:  # late in an outage, so that something lies in the file
+        if fault in theme:  # late in an outage, so that more lies in the file
             outage = spans[0]
             half_s = (outage.begin_s + outage.end_s) / 2
             spans.append(_span(chance, fault, max(at, chance.uniform(half_s, outage.end_s))))

@@ -222,7 +222,7 @@ class Driver:
         self._folder = tempfile.TemporaryDirectory()  # drivers continue with the segments of those before
         self._state_dir = Path(self._folder.name)
         self._log = TopicLog(settings.kafka.bootstrap_servers)
-        self._offset_reader = OffsetReader(settings.kafka.connection)
+        self._offset_reader = self._log.offsets
         self.max_bytes = 1 << 20
         self._stop = threading.Event()
         self._batch_id, self._files = itertools.count(), itertools.count()

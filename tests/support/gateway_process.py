@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -69,13 +70,13 @@ class GatewayProcess:
 
     def start(self) -> "GatewayProcess":
         self.launch()
-        wait_until(self._answers, 30, "the gateway answers")
+        self._wait_until(self._answers, "the gateway answers")
         return self
 
     def start_sending(self) -> "GatewayProcess":
         """Start it, and wait until it sends to Kafka: it answers before it knows the broker."""
         self.start()
-        wait_until(self._sends, 30, "the gateway sends to Kafka")
+        self._wait_until(self._sends, "the gateway sends to Kafka")
         return self
 
     def launch(self) -> subprocess.Popen[bytes]:
@@ -101,6 +102,14 @@ class GatewayProcess:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=30)
+
+    def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait as a start does; a gateway that does not come so far is killed."""
+        try:
+            wait_until(condition, 30, what)
+        except BaseException:
+            self.kill()
+            raise
 
     def _sends(self) -> bool:
         with self.client() as client:
